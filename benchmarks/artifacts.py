@@ -181,10 +181,10 @@ def _memory(server: servers.Serving, client: ArtifactClient, mebibytes: int) -> 
     with ThreadPoolExecutor(AT_ONCE) as threads:  # what the first requests load is not the cost of a large one
         list(threads.map(lambda number: transfer(f"warm-{number}", 1), range(AT_ONCE)))
         (process_id,) = server.pids
-        before = _resident(process_id, "VmRSS")
+        before = servers.resident_bytes(process_id, "VmRSS")
         Path(f"/proc/{process_id}/clear_refs").write_text("5")  # the largest value counts from now
         list(threads.map(lambda number: transfer(f"large-{number}", mebibytes), range(AT_ONCE)))
-    after = _resident(process_id, "VmHWM")
+    after = servers.resident_bytes(process_id, "VmHWM")
     return {
         "transfers": AT_ONCE,
         "mib_each": mebibytes,
@@ -227,11 +227,6 @@ def _transferred(process_id: int) -> int:
     lines = Path(f"/proc/{process_id}/io").read_text().splitlines()
     counts = dict(line.split(": ") for line in lines)
     return int(counts["rchar"]) + int(counts["wchar"])
-
-
-def _resident(process_id: int, name: str) -> int:
-    lines = Path(f"/proc/{process_id}/status").read_text().splitlines()
-    return next(int(line.split()[1]) << 10 for line in lines if line.startswith(f"{name}:"))
 
 
 @contextlib.contextmanager

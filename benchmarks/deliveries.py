@@ -15,13 +15,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import requests
 from django.conf import settings
 
+from benchmarks import servers
 from benchmarks.environment import Cluster
 from benchmarks.sizes import Sizes
 from orchestrator import services
@@ -32,7 +32,6 @@ from orchestrator.webhooks.signatures import new_key
 from runtime_jobs.db_time import database_now
 from tests.factories import ALICE, OrganizationFactory
 
-ROOT = Path(__file__).resolve().parent.parent
 NETWORK = "127.0.0.0/8"
 GOOD = 49
 PLACES = 10
@@ -113,19 +112,6 @@ def _receiver() -> Iterator[str]:
         process.wait()
 
 
-@contextlib.contextmanager
-def _dispatcher(cluster: Cluster) -> Iterator[None]:
-    environment = {**os.environ, "DATABASE_URL": cluster.url(), "DATABASE_ROLE": "dispatcher", "LOG_LEVEL": "WARNING"}
-    with (cluster.logs / "dispatcher").open("ab") as log:
-        command = [sys.executable, "manage.py", "rundispatcher"]
-        process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log)
-        try:
-            yield
-        finally:
-            process.kill()
-            process.wait()
-
-
 def _webhook(url: str) -> Webhook:
     organization = OrganizationFactory(slug=f"hooks-{uuid4().hex[:12]}")
     return services.create_webhook(organization=organization, terms=WebhookTerms(url=url), actor=ALICE)[0]
@@ -169,7 +155,7 @@ def _bare_rate(url: str, number: int) -> float:
 def _our_rate(cluster: Cluster, url: str, webhooks: list[Webhook], number: int) -> float:
     """Return deliveries/s of a dispatcher between the first and the last arrival of rows that were due before."""
     names = _insert([webhooks[place % GOOD] for place in range(number)])
-    with _dispatcher(cluster):
+    with servers.dispatcher(cluster):
         arrived = _arrivals(url, names)
     return (number - 1) / max(1e-3, max(arrived.values()) - min(arrived.values()))
 
@@ -177,7 +163,7 @@ def _our_rate(cluster: Cluster, url: str, webhooks: list[Webhook], number: int) 
 def _latencies(cluster: Cluster, url: str, webhooks: list[Webhook], seconds: float) -> dict[str, float]:
     """Return the times from the insertion of a delivery to its arrival, at a constant rate of insertions."""
     inserted: dict[str, float] = {}
-    with _dispatcher(cluster):
+    with servers.dispatcher(cluster):
         _arrivals(url, _insert(webhooks))  # it is running, and its connections are open
         until, place = time.monotonic() + seconds, 0
         while time.monotonic() < until:

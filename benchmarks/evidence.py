@@ -1,7 +1,8 @@
-"""Measures audit bundles: the memory of an export of a million events, and the speed of the verifier.
+"""Measures evidence: the memory of a large audit bundle, and how fast its reader verifies it.
 
-The verifier reads the bundle of jobs that were really executed. Beside it the same lines are only parsed and hashed
-once, in turns.
+The bundles are those of `export` jobs, which the product's dispatcher executes: one of a tenant with 10,000 events, and
+one of a tenant with a million. The verifier reads a bundle as its recipient does; in turns with it, the same lines are
+only parsed and hashed once. `benchmarks.replays` adds the figures of replays.
 """
 
 from __future__ import annotations
@@ -9,104 +10,117 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import os
 import tarfile
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
-from pathlib import Path
 from statistics import median
 from typing import Any
 
-from django.db import connection
+from django.db import connections
 
-from benchmarks import tenants
+from benchmarks import ended_jobs, replays, servers, tenants
 from benchmarks.environment import Cluster
 from benchmarks.sizes import Sizes
 from orchestrator import services
-from orchestrator.evidence.bundle_format import DATA_FILES
-from orchestrator.evidence.bundle_writing import BundleScope, write_bundle
+from orchestrator.artifacts.storage import artifact_storage
 from orchestrator.evidence.signing_keys import public_keys
-from orchestrator.evidence.verifying import verify_bundle
-from tests.factories import WorkerFactory, claimed, submitted_steps
-from workers.models import Pool
+from orchestrator.evidence.verifying import VerifiedBundle, verify_bundle
+from runtime_jobs.models import Job, Plan, StoredArtifact
+from runtime_jobs.specs import JOB_TYPES
+from runtime_jobs.specs.exports import AUDIT_BUNDLE
+from runtime_jobs.specs.payload import EXPORT, PayloadSpec
+from runtime_jobs.states import JobState
+from tests.factories import ALICE, TIMINGS, submission
 
 POOL = "evidence"
-FEW, MANY = 10_000, 1_000_000
-EVENTS_PER_JOB = 10
-EXECUTED = 1_000  # jobs of the bundle that is verified
-TURNS = 9
-WITHIN = 3_000.0
-_LONG_AGO, _FAR_AWAY = datetime(2000, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UTC)
-# Their hashes are those of the first event: the export does not compute them again.
-_FURTHER_EVENTS = """
-INSERT INTO runtime_job_events (event_ulid, job_ulid, seq, event_type, actor_kind, actor_id, payload_json, created_at,
-                                org_slug, job_type, correlation_id, fence, prev_hash, hash)
-SELECT 'evt' || substr(job_ulid, 4), job_ulid, further.seq, 'job.progress', actor_kind, actor_id,
-       jsonb_build_object('message', repeat('x', 300)), created_at, org_slug, job_type, correlation_id, fence,
-       hash, hash
-  FROM runtime_job_events first, generate_series(2, %s) further(seq)
- WHERE org_slug = %s AND first.seq = 1"""
+SMALL, LARGE = 10_000, 1_000_000  # events
+SINCE = "2020-01-01T00:00:00Z"
+EXPORT_WITHIN = 1_800.0
+TURNS = 7
 
 
-def measure(_cluster: Cluster, sizes: Sizes, _before: dict[str, Any]) -> dict[str, Any]:
-    """Return `export_memory`, the peak with many events ÷ with few, and `verify_vs_hashing`."""
+def measure(cluster: Cluster, sizes: Sizes, before: dict[str, Any]) -> dict[str, Any]:
+    """Return `export_memory`, `verify_vs_hashing` and the figures of replays; `evidence` has the sizes and times."""
+    found = replays.measure(cluster, sizes, before)
     tenants.settled(POOL, organizations=[], workers=0)
-    bundle = _executed_bundle(round(EXECUTED * max(sizes.scale, 0.1)))
-    many = max(2 * FEW, round(MANY * sizes.scale))
-    few_mb, many_mb = _peak_of_export(FEW), _peak_of_export(many)
-    return {
-        "export_memory": round(many_mb / few_mb, 2),
-        "verify_vs_hashing": _compared(bundle),
-        "evidence": {"events": many, "few_mb": round(few_mb), "many_mb": round(many_mb), "bundle_bytes": len(bundle)},
+    numbers = {"small": SMALL, "large": max(2 * SMALL, int(LARGE * sizes.scale))}
+    exports: dict[str, dict[str, Any]] = {}
+    for org, number in numbers.items():
+        exports[org] = {"events": ended_jobs.ended_jobs(org, POOL, number)}
+    Plan.objects.update(max_stored_bytes=None, max_timeout_seconds=round(EXPORT_WITHIN))
+    jobs = {org: _exported(cluster, org) for org in numbers}
+    for org, (job, peak) in jobs.items():
+        exports[org] |= {"peak_mib": round(peak / (1 << 20), 1), "seconds": _seconds_of(job)}
+    verified = _verified(_content(jobs["small"][0]))
+    return found | {
+        "export_memory": round(exports["large"]["peak_mib"] / exports["small"]["peak_mib"], 2),
+        "verify_vs_hashing": verified["ratio"],
+        "evidence": {"exports": exports, "verified": verified},
     }
 
 
-def _executed_bundle(jobs: int) -> bytes:
-    project, worker = tenants.project("executed", POOL), WorkerFactory(pool=Pool.objects.get(slug=POOL))
-    for _ in range(jobs):
-        submitted_steps(project)
-        lease = claimed(worker, job_types=("steps",)).lease
-        services.complete(lease_ulid=lease.lease_ulid, worker=worker, exit_code=0)
-    target = io.BytesIO()
-    write_bundle(target, BundleScope("executed", _LONG_AGO, _FAR_AWAY), max_seconds=WITHIN)
-    return target.getvalue()
+def _exported(cluster: Cluster, org: str) -> tuple[Job, int]:
+    """Let a new dispatcher write the bundle of a tenant. Returns the job, and the largest memory of the dispatcher."""
+    payload = {"format": AUDIT_BUNDLE, "since": SINCE}
+    given = submission(tenants.project(org, POOL), PayloadSpec(EXPORT, payload, round(EXPORT_WITHIN)))
+    policy = JOB_TYPES[EXPORT].policy(**TIMINGS)
+    job = services.submit(given, policy=policy, default_pool=POOL, actor=ALICE).job
+    connections.close_all()
+    with servers.dispatcher(cluster) as process:
+        until = time.monotonic() + EXPORT_WITHIN
+        while not (ended := Job.objects.get(pk=job.pk)).is_final:
+            if process.poll() is not None or time.monotonic() > until:
+                raise RuntimeError("The dispatcher did not write the bundle; see dispatcher.log.")
+            time.sleep(0.2)
+        peak = servers.resident_bytes(process.pid, "VmHWM")
+    if ended.state != JobState.SUCCEEDED:
+        raise RuntimeError(f"export: {ended.failure_reason}: {ended.failure_message}")
+    return ended, peak
 
 
-def _peak_of_export(events: int) -> float:
-    """Return the highest resident memory of this process while it exports so many events, in MiB."""
-    slug = f"events-{events}"
-    tenants.fill(slug, POOL, events // EVENTS_PER_JOB)
-    with connection.cursor() as cursor:
-        cursor.execute(_FURTHER_EVENTS, [EVENTS_PER_JOB, slug])
-        cursor.execute("ANALYZE runtime_job_events")
-    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
-    with Path(os.devnull).open("wb") as target:
-        written = write_bundle(target, BundleScope(slug, _LONG_AGO, _FAR_AWAY), max_seconds=WITHIN)
-    found = written.lines["history.jsonl"]
-    if found != events:
-        raise RuntimeError(f"The bundle has {found} of {events} events.")
-    status = Path("/proc/self/status").read_text().splitlines()
-    return int(next(line for line in status if line.startswith("VmHWM")).split()[1]) / 1024
+def _seconds_of(job: Job) -> float | None:
+    if job.started_at is None or job.finished_at is None:
+        return None
+    return round((job.finished_at - job.started_at).total_seconds(), 1)
 
 
-def _compared(bundle: bytes) -> float:
-    """Return the median ratio of rows verified a second to rows that are only parsed and hashed."""
-    with tarfile.open(fileobj=io.BytesIO(bundle), mode="r:gz") as archive:
-        files = [archive.extractfile(name) for name in DATA_FILES]
-        lines = [line for file in files if file is not None for line in file.read().splitlines(keepends=True)]
-    keys = public_keys()
+def _content(job: Job) -> bytes:
+    artifact = StoredArtifact.objects.get(job=job)
+    return artifact_storage().read(artifact.object_key, 0, artifact.byte_count)
 
-    def read() -> None:
+
+def _verified(bundle: bytes) -> dict[str, Any]:
+    """Return the median ratio of lines verified a second to lines that are only parsed and hashed."""
+    keys, lines = public_keys(), lines_of(bundle)
+
+    def verify() -> VerifiedBundle:
+        return verify_bundle(io.BytesIO(bundle), keys)
+
+    def parse_and_hash() -> None:
         for line in lines:
             hashlib.sha256(line).digest()
             json.loads(line)
 
-    ratios = []
-    for _ in range(TURNS):
-        hashed, verified = _seconds(read), _seconds(lambda: verify_bundle(io.BytesIO(bundle), keys))
-        ratios.append(hashed / verified)
-    return round(median(ratios), 2)
+    if sum(verify().lines.values()) != len(lines):
+        raise RuntimeError("The verifier and tar find different lines in the bundle.")
+    pairs = [(_seconds(parse_and_hash), _seconds(verify)) for _ in range(TURNS)]
+    return {
+        "lines": len(lines),
+        "bytes": sum(map(len, lines)),
+        "lines_per_s": round(len(lines) / median(verified for _, verified in pairs)),
+        "ratio": round(median(hashed / verified for hashed, verified in pairs), 2),
+    }
+
+
+def lines_of(bundle: bytes) -> list[bytes]:
+    """Return the lines of all data files of a bundle."""
+    lines: list[bytes] = []
+    with tarfile.open(fileobj=io.BytesIO(bundle)) as archive:
+        for member in archive:
+            file = archive.extractfile(member)
+            if member.name.endswith(".jsonl") and file is not None:
+                lines += file.read().splitlines(keepends=True)
+    return lines
 
 
 def _seconds(work: Callable[[], object]) -> float:

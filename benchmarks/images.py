@@ -148,21 +148,16 @@ def _memory(server: servers.Serving, place: RegistryClient, mebibytes: int) -> d
     """Return the resident memory of the server: before, and its largest value while a large blob goes in and out."""
     place.pull(place.push(1), 1)  # what the first request of its kind loads is not the cost of a large one
     (process_id,) = server.pids
-    before = _resident(process_id, "VmRSS")
+    before = servers.resident_bytes(process_id, "VmRSS")
     Path(f"/proc/{process_id}/clear_refs").write_text("5")  # the largest value counts from now
     place.pull(place.push(mebibytes), mebibytes)
-    after = _resident(process_id, "VmHWM")
+    after = servers.resident_bytes(process_id, "VmHWM")
     return {
         "mib": mebibytes,
         "before_mb": before // 10**6,
         "largest_mb": after // 10**6,
         "ratio": round(after / before, 3),
     }
-
-
-def _resident(process_id: int, name: str) -> int:
-    lines = Path(f"/proc/{process_id}/status").read_text().splitlines()
-    return next(int(line.split()[1]) << 10 for line in lines if line.startswith(f"{name}:"))
 
 
 @contextlib.contextmanager

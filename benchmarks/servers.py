@@ -107,19 +107,38 @@ def serving(cluster: Cluster, layout: str, *, libraries: Sequence[Path] = (), **
 @contextlib.contextmanager
 def scheduler(cluster: Cluster) -> Iterator[None]:
     """The product's clock, as it runs beside every server."""
-    with (cluster.logs / "clock.log").open("ab") as log:
+    with _running(cluster, "clock", "runclock"):
+        yield
+
+
+@contextlib.contextmanager
+def dispatcher(cluster: Cluster) -> Iterator[subprocess.Popen[bytes]]:
+    """The product's dispatcher, with its database role."""
+    with _running(cluster, "dispatcher", "rundispatcher", DATABASE_ROLE="dispatcher", LOG_LEVEL="WARNING") as process:
+        yield process
+
+
+@contextlib.contextmanager
+def _running(cluster: Cluster, name: str, command: str, **environment: str) -> Iterator[subprocess.Popen[bytes]]:
+    with (cluster.logs / f"{name}.log").open("ab") as log:
         process = subprocess.Popen(
-            ["setpriv", "--pdeathsig", "KILL", "--", sys.executable, str(BASE_DIR / "manage.py"), "runclock"],
-            env=child_environment(),
+            ["setpriv", "--pdeathsig", "KILL", "--", sys.executable, str(BASE_DIR / "manage.py"), command],
+            env=child_environment(**environment),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
         )
     try:
-        yield
+        yield process
     finally:
         process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(10)
         process.kill()
         process.wait()
+
+
+def resident_bytes(process_id: int, name: str) -> int:
+    """Return the resident memory of a process: `VmRSS` is that of now, `VmHWM` the largest since it started."""
+    lines = Path(f"/proc/{process_id}/status").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith(f"{name}:"))

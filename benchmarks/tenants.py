@@ -132,18 +132,19 @@ def copy(first: Job, times: int, *, events: bool) -> None:
                     SELECT id, 'rtj_' || lpad(id::text, 26, '0') AS ulid FROM
                     (SELECT nextval('runtime_jobs_id_seq') AS id FROM generate_series(1, %(times)s)) numbers
                 ), jobs AS (
-                    INSERT INTO runtime_jobs ({_columns(Job)})
-                    SELECT {_columns(Job, of_job)} FROM runtime_jobs old, new WHERE old.id = %(first)s
+                    INSERT INTO runtime_jobs ({columns(Job)})
+                    SELECT {columns(Job, of_job)} FROM runtime_jobs old, new WHERE old.id = %(first)s
                 )
-                INSERT INTO runtime_job_events ({_columns(JobEvent)})
-                SELECT {_columns(JobEvent, of_event)} FROM runtime_job_events old, new
+                INSERT INTO runtime_job_events ({columns(JobEvent)})
+                SELECT {columns(JobEvent, of_event)} FROM runtime_job_events old, new
                  WHERE old.job_ulid = %(ulid)s AND %(events)s""",
             {"times": times, "first": first.pk, "ulid": first.job_ulid, "events": events},
         )
         cursor.execute("ANALYZE runtime_jobs")
 
 
-def _columns(model: Any, others: dict[str, str] | None = None) -> str:
+def columns(model: Any, others: dict[str, str] | None = None) -> str:
+    """Return the columns of a model for an INSERT. With `others`: what a copy has in them, those or the old row's."""
     names = [field.column for field in model._meta.concrete_fields if not field.generated]  # noqa: SLF001 Django's name
     if others is None:
         return ", ".join(f'"{name}"' for name in names)

@@ -31,6 +31,7 @@ from runtime_jobs.specs.payload import DIGEST_PREFIX, payload_digest
 
 MAX_ACTOR_LENGTH: Final = 200
 MAX_TEXT_LENGTH: Final = 300  # of a value in an event; the row of the replay has the whole value
+_INPUT_PARTS: Final = frozenset({"input", "request", "cursors"})
 # A replay has its own place in graphs and batches. All other fields of its input are those of the job.
 _COPIED: Final = frozenset(RETRY_FIELDS) - {"root_job_ulid", "batch_id", "awaited", "replay_of_job_ulid"}
 
@@ -171,7 +172,8 @@ def _stored_spec(job: Job) -> JobSpec:
         digest = spec.digest
     except (AttributeError, KeyError, TypeError, ValueError):
         digest = ""
-    if digest != job.payload_digest or "input" in unbound_parts(job, digest) or not _has_declared_plan(job):
+    changed = _INPUT_PARTS.intersection(unbound_parts(job, digest))
+    if changed or digest != job.payload_digest or not _has_declared_plan(job):
         raise StoredInputMismatch("The stored input of the job does not have the digest of its submit. It was changed.")
     return spec
 
