@@ -31,19 +31,21 @@ from runtime_jobs.errors import (
     StoredInputMismatch,
 )
 from runtime_jobs.models import Dependency, Job, JobEvent, LogChunk, OperatorEvent, StoredArtifact
-from runtime_jobs.specs import JOB_TYPES, Cache
+from runtime_jobs.specs import JOB_TYPES, Cache, PayloadSpec
 from runtime_jobs.specs.manifests import NETWORK
 from runtime_jobs.states import FailureReason
 from tests.factories import (
     ALICE,
     COMMIT,
     OPERATOR,
+    TIMINGS,
     OrganizationFactory,
     PlanFactory,
     ProjectFactory,
     WorkerFactory,
     claimed,
     source,
+    submission,
     submitted,
     submitted_steps,
 )
@@ -196,6 +198,20 @@ class TestRefusals:
         job.refresh_from_db()
         assert JOB_TYPES["steps"].from_job(job).digest == job.payload_digest
         self.refused(StoredInputMismatch, job)  # the first event binds the digest
+
+    def test_changed_cursors(self, worker):
+        project = ProjectFactory()
+        spec = PayloadSpec(job_type="scan", payload={"image": "a"}, timeout_seconds=60, cursors={"advisory": "first"})
+        services.submit(
+            submission(project, spec),
+            policy=JOB_TYPES["scan"].policy(**TIMINGS),
+            default_pool="shared-linux",
+            actor=ALICE,
+        )
+        lease = claimed(worker, job_types=("scan",)).lease.lease_ulid
+        job = services.complete(lease_ulid=lease, worker=worker, exit_code=0)
+        tamper("spec = jsonb_set(spec, '{cursors}', '{\"advisory\": \"later\"}')", job)
+        self.refused(StoredInputMismatch, job)
 
     def test_an_input_that_is_none(self, worker):
         job = executed(worker)
