@@ -48,6 +48,7 @@ SCENARIOS = {
     "graphql": "graphql_queries",
     "deliveries": "deliveries",
     "evidence": "evidence",
+    "replays": "replays",
     "core_cost": "core_cost",
     "fairness": "fairness",
     "profile": "profiling",
@@ -66,6 +67,7 @@ PROMISED = (
     *("finalize_mb", "followers_p99_ms", "followers_reads", "killed", "sandbox", "core_cost", "deadlocks"),
     *("sse_ms", "sse_cost", "log_followers_cost", "webhooks_vs_bare", "dead_receiver", "graphql_vs_rest"),
     *("dashboard_ms", "api_jobs_ms", "document_004", "export_memory", "verify_vs_hashing"),
+    *("replay_match", "replay_verify_vs_hashing"),
     *("audit", "not_met", "left_out"),
 )
 

@@ -61,6 +61,8 @@ AIMED = {
     "document_004": {"scheduling_ms": 99.9, "lease_ms": 50.0, "fan_out_ms": 499.0, "exceeded": 0},
     "export_memory": 1.2,
     "verify_vs_hashing": 0.39,
+    "replay_match": 1.0,
+    "replay_verify_vs_hashing": 0.49,
     "core_cost": {"baseline": "a7dc11d", "ratio": 0.97},
     "limits_exceeded": 0,
     "deadlocks": 1,
@@ -84,6 +86,7 @@ def test_an_aim_is_met_or_not_by_what_was_measured():
         *(True, False, True),  # GraphQL, dashboard, lists
         *(True, False, True, True),  # document 004: scheduling, lease, fan-out, limits
         *(True, False),  # audit bundles: memory, verifier
+        *(True, False),  # replays: those that match, records confirmed
         True,  # the commit before
         *(True, None, False, False),  # limits, lost jobs, deadlocks, audit
     ]

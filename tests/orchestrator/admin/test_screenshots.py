@@ -24,6 +24,7 @@ from tests.factories import OPERATOR, HardwareSpecFactory, RunnerFactory
 from tests.orchestrator.admin.chromium import Chromium
 from tests.orchestrator.admin.conftest import NAME, client_of, person
 from tests.orchestrator.admin.fixtures import Scene, busy
+from tests.orchestrator.admin.replay_scene import replays_of_an_audit
 from tests.orchestrator.admin.runner_scene import runner_afternoon
 from tests.orchestrator.admin.webhook_scene import webhooks_afternoon
 from tests.orchestrator.ingest.conftest import payload_for
@@ -195,6 +196,28 @@ def test_evidence_and_signing_keys(browser, live_server, scene, pictures, settin
         ("admin-signing-keys", "/admin/orchestrator/signingkey/", (keys[0].key_id, "retired", "active")),
     ):
         browser.show(height=520)
+        browser.open(live_server.url + path)
+        displayed = browser.evaluate("document.querySelector('#main, #page').textContent")
+        assert [word for word in words if word not in displayed] == [], path
+        width = browser.evaluate("document.documentElement.scrollWidth - window.innerWidth")
+        assert width <= 0, f"{path} is {width} pixels too wide"
+        browser.picture(pictures / f"{name}.png")
+    assert browser.errors == []
+
+
+def test_replays_with_their_verdicts(browser, live_server, transactional_db, pictures):
+    replays = replays_of_an_audit()
+    for name, path, height, words in (
+        ("admin-replays", "/admin/orchestrator/replay/", 560, ("match", "diverged", "unverifiable", "pending")),
+        (
+            "admin-replay",
+            f"/admin/orchestrator/replay/{replays['diverged'].pk}/change/",
+            760,
+            ("dist~1report.json", "operator olga", "/logs/digest"),
+        ),
+        ("admin-job-replay", f"/admin/runtime_jobs/job/{replays['match'].replay_of_ulid}/replay/", 560, ("Sealed",)),
+    ):
+        browser.show(height=height)
         browser.open(live_server.url + path)
         displayed = browser.evaluate("document.querySelector('#main, #page').textContent")
         assert [word for word in words if word not in displayed] == [], path
