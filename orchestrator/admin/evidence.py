@@ -15,6 +15,7 @@ from orchestrator.admin import formatting
 from orchestrator.admin.base import ReadOnlyAdmin
 from orchestrator.admin.confirm import confirm_for_row
 from orchestrator.admin.filters import OrganizationFilter
+from orchestrator.evidence.bundle_format import HISTORY, JOBS
 from orchestrator.evidence.models import AuditBundle, SigningKey
 from orchestrator.evidence.signing_keys import has_private_key, retire_signing_key
 from runtime_jobs.models import Job
@@ -24,12 +25,13 @@ from runtime_jobs.models import Job
 class AuditBundleAdmin(ReadOnlyAdmin):
     """Displays audit bundles, newest first."""
 
-    list_display = ["written", "org_slug", "period", "content", "size", "digest", "key", "job"]
+    list_display = ["written", "organization", "period", "rows", "size", "key", "job"]
     list_display_links = ["written"]
     list_filter = [OrganizationFilter]
     ordering = ["-id"]
     sortable_by = ()
-    fields = ["org_slug", "period", "content", "size", "sha256_value", "key", "job", "written"]
+    fields = ["organization", "period", "content", "size", "sha256_value", "key", "job", "written"]
+    organization = formatting.value_column("org_slug", "Organization")
     written = formatting.timestamp_column("written_at", "Written")
     sha256_value = formatting.value_column("sha256", "SHA-256")
 
@@ -51,9 +53,10 @@ class AuditBundleAdmin(ReadOnlyAdmin):
     def size(self, bundle: AuditBundle) -> str:
         return filesizeformat(bundle.byte_count)
 
-    @display(description="SHA-256")
-    def digest(self, bundle: AuditBundle) -> SafeString:
-        return formatting.code(f"{bundle.sha256[:16]}…")
+    @display(description="Content")
+    def rows(self, bundle: AuditBundle) -> SafeString:
+        jobs, events = (bundle.lines.get(name, 0) for name in (JOBS, HISTORY))
+        return formatting.two_lines(f"{jobs:,} jobs", f"{events:,} events")
 
     @display(description="Signing key")
     def key(self, bundle: Any) -> SafeString:
