@@ -22,7 +22,9 @@ from orchestrator.evidence.bundle_format import BundleFile
 from orchestrator.evidence.signing_keys import sign
 from orchestrator.http.api.datetimes import format_timestamp
 from orchestrator.notifications.envelopes import envelope_of
+from orchestrator.replays.models import Replay
 from orchestrator.selectors.event_pages import OPERATOR, Place, StoredEvent, events_of_job
+from orchestrator.selectors.replays import replay_record
 from runtime_jobs.events import canonical_event, canonical_result
 from runtime_jobs.identifiers import uuid_of
 from runtime_jobs.models import Job, JobEvent, OperatorEvent
@@ -95,6 +97,7 @@ def write_bundle(
 
             _write_jobs(files, scope, page_ended)
             _write_throttles(files[form.THROTTLES], scope, page_ended)
+            _write_replays(files[form.REPLAYS], scope, page_ended)
         described = [file.described() for file in files.values()]
         manifest = form.manifest_of(
             tenant=scope.tenant,
@@ -177,8 +180,6 @@ def _write_jobs(files: dict[str, _LineFile], scope: BundleScope, page_ended: Cal
         bound = _write_histories(files[form.HISTORY], page, page_ended)
         for job in page:
             files[form.JOBS].add(_job_entry(job, bound[job.job_ulid]))
-            if job.replay_of_job_ulid is not None:
-                files[form.REPLAYS].add(_dumped(_replay_entry(job, job.replay_of_job_ulid)))
         after = page[-1].pk
         page_ended()
 
@@ -232,13 +233,17 @@ def _job_entry(job: Job, bound: dict[str, Any]) -> bytes:
     return b'{"payload":' + payload + b',"result":' + result + b',"job":' + _dumped(described) + b"}"
 
 
-def _replay_entry(job: Job, original: str) -> dict[str, Any]:
-    return {
-        "jobId": str(uuid_of(job.root_job_ulid)),
-        "attempt": job.attempt,
-        "replayOf": str(uuid_of(original)),
-        "status": str(STATUS_OF_STATE[job.state]),
-    }
+def _write_replays(file: _LineFile, scope: BundleScope, page_ended: Callable[[], None]) -> None:
+    """Write the replays that were requested or decided in the time, with the manifests from which a reader decides."""
+    replays = Replay.objects.filter(
+        Q(decided_at=None) | Q(decided_at__gte=scope.since), org_slug=scope.tenant, created_at__lt=scope.until
+    )
+    after = 0
+    while page := list(replays.filter(pk__gt=after).order_by("pk")[:JOBS_PER_PAGE]):
+        for row in page:
+            file.add(_dumped(replay_record(row)))
+        after = page[-1].pk
+        page_ended()
 
 
 def _write_throttles(file: _LineFile, scope: BundleScope, page_ended: Callable[[], None]) -> None:

@@ -239,13 +239,7 @@ def test_evidence_and_signing_keys(browser, live_server, scene, pictures, settin
         ("admin-evidence", "/admin/orchestrator/auditbundle/", ("30,000", "3.4", scene.jobs["lost"].job_ulid)),
         ("admin-signing-keys", "/admin/orchestrator/signingkey/", (keys[0].key_id, "retired", "active")),
     ):
-        browser.show(height=520)
-        browser.open(live_server.url + path)
-        displayed = browser.evaluate("document.querySelector('#main, #page').textContent")
-        assert [word for word in words if word not in displayed] == [], path
-        width = browser.evaluate("document.documentElement.scrollWidth - window.innerWidth")
-        assert width <= 0, f"{path} is {width} pixels too wide"
-        browser.picture(pictures / f"{name}.png")
+        photograph(browser, pictures / f"{name}.png", live_server.url + path, height=520, words=words)
     assert browser.errors == []
 
 

@@ -13,6 +13,8 @@ from orchestrator.evidence import bundle_format as form
 from orchestrator.evidence.bundle_writing import BundleScope, ExportTimeout, write_bundle
 from orchestrator.evidence.signing_keys import create_signing_key, public_keys, retire_signing_key, sign
 from orchestrator.evidence.verifying import BundleRefused, verify_bundle
+from orchestrator.replays.comparison import confirm_record
+from orchestrator.services import ReplayRequest
 from orchestrator.services.operator_events import record_operator_event
 from runtime_jobs.models import Job, JobEvent
 from tests.factories import OPERATOR, OrganizationFactory, ProjectFactory, claimed, submitted
@@ -110,11 +112,20 @@ class TestContent:
         assert [row["job"]["ulid"] for row in entries(written("intruder"), form.JOBS)] == [foreign.job_ulid]
         assert verified(written("nobody")).lines == dict.fromkeys(form.DATA_FILES, 0)
 
-    def test_replays_are_named(self, jobs):
-        Job.objects.filter(pk=jobs[2].pk).update(replay_of_job_ulid=jobs[0].job_ulid)
-        (row,) = entries(written(), form.REPLAYS)
-        found = entries(written(), form.JOBS)
-        assert (row["jobId"], row["replayOf"]) == (found[2]["job"]["jobId"], found[0]["job"]["jobId"])
+    def test_a_reader_confirms_the_verdicts_of_replays(self, jobs, worker):
+        replayed = services.replay(ReplayRequest(jobs[0].job_ulid, "audit", OPERATOR)).job
+        (record,) = entries(written(), form.REPLAYS)
+        assert confirm_record(record) is None, "without a verdict there is nothing to confirm"
+        assert record["replayOf"] == entries(written(), form.JOBS)[0]["job"]["jobId"]
+        assert entries(written(until=replayed.created_at), form.REPLAYS) == []
+        complete(claim(worker))  # the job that waited before it
+        complete(claim(worker), outputs={"found": 1e22, "text": "é"}, verdict="pass")
+        row = services.compare_replay(job_ulid=replayed.job_ulid)
+        bundle = written(since=row.decided_at)
+        assert verified(bundle).lines[form.REPLAYS] == 1
+        (record,) = entries(bundle, form.REPLAYS)
+        assert confirm_record(record).verdict == record["verdict"] == row.verdict
+        assert entries(written(since=row.decided_at + timedelta(seconds=1)), form.REPLAYS) == []
 
 
 class TestTime:
