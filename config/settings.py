@@ -149,6 +149,11 @@ ACTIONS_ROOT_KEY = env.str("ACTIONS_ROOT_KEY", default="")
 # Former keys: they verify and open, and neither sign nor seal. `manage.py reseal` makes them unnecessary.
 ACTIONS_ROOT_KEYS_OLD = env.list("ACTIONS_ROOT_KEYS_OLD", default=[])
 
+# --- Evidence (orchestrator.evidence) ---------------------------------------------------------------------------------
+# A private key (Ed25519, PEM) that signs evidence. Empty: the newest file of SIGNING_KEY_DIR (`manage.py signingkey`).
+SIGNING_KEY = env.str("SIGNING_KEY", default="")
+SIGNING_KEY_DIR = env.str("SIGNING_KEY_DIR", default=str(STATE_DIR / "signing_keys"))
+
 # --- Git repositories of workflows (orchestrator.repositories) --------------------------------------------------------
 # The folder of the mirrors. All web and housekeeping processes need the same one. REPOSITORY_HOSTS applies, too.
 MIRROR_DIR = env.str("MIRROR_DIR", default=str(STATE_DIR / "mirrors"))

@@ -5,6 +5,7 @@ Django imports the models of an app from this module.
 
 from django.db import models
 
+from orchestrator.evidence.models import SigningKey
 from orchestrator.housekeeping.models import HousekeepingTask
 from orchestrator.http.auth.login_throttle import LoginAttempts
 from orchestrator.http.request_limits import RequestWindow
@@ -66,6 +67,7 @@ __all__ = [
     "RepositoryBlob",
     "RequestWindow",
     "Run",
+    "SigningKey",
     "Testbed",
     "TokenChain",
     "UsedToken",

@@ -120,9 +120,13 @@ def build_event(
 def event_hash(event: JobEvent | EventRow) -> str:
     """Return the SHA-256 of the canonical row, which contains the hash of the row before.
 
-    So no row in the middle can be changed, removed or inserted unseen. `xid` is left out: a restore from a dump changes
-    it.
+    So no row in the middle can be changed, removed or inserted unseen.
     """
+    return hashlib.sha256(canonical_event(event)).hexdigest()
+
+
+def canonical_event(event: JobEvent | EventRow) -> bytes:
+    """Return the bytes of an event that are hashed. `xid` is left out: a restore from a dump changes it."""
     row = {
         "event_ulid": event.event_ulid,
         "job_ulid": event.job_id,
@@ -141,7 +145,7 @@ def event_hash(event: JobEvent | EventRow) -> str:
         "fence": event.fence,
         "prev_hash": event.prev_hash,
     }
-    return hashlib.sha256(_canonical(row, event.payload_json)).hexdigest()
+    return _canonical(row, event.payload_json)
 
 
 def _canonical(row: dict[str, Any], values: Any) -> bytes:
@@ -174,8 +178,13 @@ def _has_fraction(value: Any) -> bool:
 
 def result_hash(job: Job) -> str:
     """Return the SHA-256 of what an ended job came to: exit code, failure, run and result."""
+    return hashlib.sha256(canonical_result(job)).hexdigest()
+
+
+def canonical_result(job: Job) -> bytes:
+    """Return the bytes of a job's result that are hashed."""
     row = {name: _plain(getattr(job, name)) for name in RESULT_FIELDS}
-    return hashlib.sha256(_canonical(row, None)).hexdigest()  # _plain leaves no fraction
+    return _canonical(row, None)  # _plain leaves no fraction
 
 
 def _plain(value: Any) -> Any:

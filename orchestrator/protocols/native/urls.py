@@ -14,6 +14,7 @@ urlpatterns = [
     path("", include("orchestrator.protocols.native.secrets.urls")),
     path("", include("orchestrator.protocols.native.artifacts.urls")),
     path("", include("orchestrator.protocols.native.identity.urls")),
+    path("", include("orchestrator.protocols.native.signing_keys.urls")),
     path("", include("orchestrator.protocols.native.payload_schemas.urls")),
     path("", include("orchestrator.protocols.native.webhooks.urls")),
     path("", include("orchestrator.protocols.native.notification_rules.urls")),

@@ -47,7 +47,7 @@ FAILED = {"result": {"status": "failed", "reason": "worker_error"}}
 
 # What shows nothing of anybody's, and who says so: tests/access.
 OF_NOBODY = {"/", "/healthz", "/readyz", "/metrics", "/v1/schema", "/v1/docs", "/favicon.ico", "/login/", "/logout/"}
-OF_NOBODY |= {"/.well-known/openid-configuration", "/.well-known/jwks.json"}
+OF_NOBODY |= {"/.well-known/openid-configuration", "/.well-known/jwks.json", "/v1/keys"}
 # Addresses of one thing, for clients: what another's client gets is what it gets for a thing that is not there.
 OF_ONE = [
     ("GET", "/v1/runtime/jobs/<job_id>", None),

@@ -1,0 +1,1 @@
+"""The public keys of signatures on evidence: `/v1/keys`."""
