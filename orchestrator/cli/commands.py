@@ -1,4 +1,4 @@
-"""What all commands share: their options, the client, and ids of jobs."""
+"""The parts that all commands share: their options, the client, and ids of jobs."""
 
 import argparse
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""How long a command waits: for the time of `--timeout`, and for a server that does not answer meanwhile."""
+"""Limits how long a command waits: by `--timeout`, and for a server that does not answer meanwhile."""
 
 import time
 from collections.abc import Callable

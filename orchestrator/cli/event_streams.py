@@ -1,13 +1,13 @@
 """Reads Server-Sent Events, and connects again with the id of the last one when the connection is lost."""
 
 import json
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from orchestrator.cli.client import CONNECTION_LOST, READ_SECONDS, REPEATED_STATUSES, StellaClient
 from orchestrator.cli.deadlines import Patience
-from orchestrator.cli.errors import ApiRefusal, ServerUnavailable
+from orchestrator.cli.errors import ApiRefusal, CommandFailed, ExitCode, ServerUnavailable
 
 MAX_EVENT_BYTES: Final = 16 << 20
 
@@ -27,6 +27,7 @@ def follow_events(
     *,
     query: Mapping[str, Any] | None = None,
     idle_seconds: float | None = None,
+    on_open: Callable[[], None] = lambda: None,
 ) -> Generator[StreamEvent, None, None]:
     """Yield the events of a stream for ever. A connection that is lost or ended by the server is opened again.
 
@@ -35,6 +36,7 @@ def follow_events(
         path: The path of the stream.
         query: Parameters; those that are None are left out.
         idle_seconds: Stop after this silence instead of waiting for more.
+        on_open: Is called whenever a connection was opened, before its first event.
 
     Raises:
         ApiRefusal: The server has refused the stream.
@@ -49,6 +51,7 @@ def follow_events(
             seconds = deadline.left(idle_seconds or READ_SECONDS)
             with client.stream(path, query=query, headers=headers, read_seconds=seconds) as response:
                 is_open = True
+                on_open()
                 for event in parse_events(response.iter_content(None)):
                     patience.answered()
                     last_id = event.id or last_id
@@ -60,6 +63,8 @@ def follow_events(
             if is_open and idle_seconds is not None:
                 return
             patience.endure(client.away(error))
+        except ServerUnavailable as error:
+            patience.endure(error)
         except ApiRefusal as refusal:
             if refusal.status not in REPEATED_STATUSES:
                 raise
@@ -74,7 +79,7 @@ def parse_events(parts: Iterable[bytes]) -> Iterator[StreamEvent]:
     An event without data has an empty name: only its id counts.
 
     Raises:
-        ServerUnavailable: An event is no JSON or too large, so the response is none of a stream of this API.
+        CommandFailed: An event is no JSON or too large, so the response is none of a stream of this API.
     """
     fields: dict[str, str] = {}
     for line in _lines(parts):
@@ -100,11 +105,15 @@ def _lines(parts: Iterable[bytes]) -> Iterator[str]:
         for line in lines:
             yield line.removesuffix(b"\r").decode(errors="replace")
         if len(rest) > MAX_EVENT_BYTES:
-            raise ServerUnavailable("An event of the stream is too large.")
+            raise _no_stream("An event of the stream is too large.")
 
 
 def _content(text: str) -> Any:
     try:
         return json.loads(text)
     except ValueError:
-        raise ServerUnavailable("An event of the stream is no JSON. Is it the right server?") from None
+        raise _no_stream("An event of the stream is no JSON. Is it the right server?") from None
+
+
+def _no_stream(message: str) -> CommandFailed:
+    return CommandFailed(ExitCode.UNAVAILABLE, message, code="no_stream")

@@ -1,7 +1,7 @@
 """Waits for the end of a job, with its log or without, and converts the end to an exit code."""
 
-from collections.abc import Generator
-from contextlib import closing
+from collections.abc import Callable, Generator
+from contextlib import closing, suppress
 from typing import Any, Final
 
 from orchestrator.cli.client import REPEATED_STATUSES, StellaClient
@@ -67,21 +67,36 @@ def wait_for_end(client: StellaClient, job_id: str) -> dict[str, Any]:
         patience.wait()
 
 
+class AttemptChanged(Exception):
+    """The job was retried before its log was opened."""
+
+
 def follow_job(context: CommandContext, job_id: str) -> dict[str, Any]:
     """Write the log of a job while it grows, of all further attempts, and return the job once it has ended.
+
+    The server sends the log of the newest attempt. So the attempt is read before and after a stream is opened: if it is
+    the same, the log is of that attempt.
 
     Raises:
         ApiRefusal: There is no such job, or the caller may not see it.
         ServerUnavailable: The server has not answered for a minute.
         TimeUp: The deadline has come.
     """
+    path = f"/api/jobs/{job_id}"
+    attempt = context.client.get(path).body["attempt"]
+
+    def require_attempt() -> None:
+        if context.client.get(path).body["attempt"] != attempt:
+            raise AttemptChanged
+
     while True:
-        with closing(_log_events(context, job_id)) as events:
+        with suppress(AttemptChanged), closing(_log_events(context, job_id, on_open=require_attempt)) as events:
             for event in events:
                 write_log_event(context, event)
-        job: dict[str, Any] = context.client.get(f"/api/jobs/{job_id}").body
-        if has_ended(job):
+        job: dict[str, Any] = context.client.get(path).body
+        if has_ended(job) and job["attempt"] == attempt:
             return job
+        attempt = job["attempt"]
 
 
 def print_log(context: CommandContext, job_id: str, *, is_complete: bool) -> None:
@@ -99,11 +114,15 @@ def print_log(context: CommandContext, job_id: str, *, is_complete: bool) -> Non
 
 
 def _log_events(
-    context: CommandContext, job_id: str, *, idle_seconds: float | None = None
+    context: CommandContext,
+    job_id: str,
+    *,
+    idle_seconds: float | None = None,
+    on_open: Callable[[], None] = lambda: None,
 ) -> Generator[StreamEvent, None, None]:
     """Yield the events of the log of the newest attempt, up to its end."""
     path = f"/runs/{job_id}/logs"
-    with closing(follow_events(context.client, path, idle_seconds=idle_seconds)) as events:
+    with closing(follow_events(context.client, path, idle_seconds=idle_seconds, on_open=on_open)) as events:
         for event in events:
             yield event
             if event.name == "end":

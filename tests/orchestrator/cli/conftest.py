@@ -17,7 +17,7 @@ from tests.live_server import serving
 
 @dataclass
 class Finished:
-    """What a command has done."""
+    """The end of a command and its output."""
 
     code: int
     out: str

@@ -1,17 +1,22 @@
 """The HTTP client of the command line: what is repeated, where the token goes, and how a stream continues."""
 
+import io
 import json
 import threading
+import time
+from argparse import Namespace
 
 import pytest
 
 from orchestrator.cli import deadlines
-from orchestrator.cli.client import StellaClient
+from orchestrator.cli.client import READ_SECONDS, StellaClient
+from orchestrator.cli.commands import CommandContext
 from orchestrator.cli.connection import ServerAccess
 from orchestrator.cli.deadlines import Deadline, Patience
-from orchestrator.cli.errors import ApiRefusal, ServerUnavailable, TimeUp
+from orchestrator.cli.errors import ApiRefusal, CommandFailed, ServerUnavailable, TimeUp
 from orchestrator.cli.event_streams import StreamEvent, follow_events, parse_events
-from orchestrator.cli.job_waiting import exit_code_of_job, wait_for_end
+from orchestrator.cli.job_waiting import exit_code_of_job, follow_job, wait_for_end
+from orchestrator.cli.output import Printer
 from tests.orchestrator.cli.scripted_server import respond, scripted
 
 TOKEN = "rto_api_test"
@@ -112,11 +117,12 @@ def test_a_page_for_browsers_is_no_answer():
 
 
 def test_a_silent_server_does_not_outlast_the_deadline():
-    ended = threading.Event()
-    with scripted(lambda _handler, _number: ended.wait(60)) as server:
+    ended, began = threading.Event(), time.monotonic()
+    with scripted(lambda _handler, _number: ended.wait(120)) as server:
         with pytest.raises(TimeUp):
             client_of(server, 0.3)[0].get("/x")
         ended.set()
+    assert time.monotonic() - began < READ_SECONDS / 2
 
 
 # --- streams ----------------------------------------------------------------------------------------------------------
@@ -173,8 +179,9 @@ def test_events_are_read_across_the_parts_of_a_response():
 
 
 def test_a_page_is_no_stream():
-    with pytest.raises(ServerUnavailable):
+    with pytest.raises(CommandFailed) as failed:
         list(parse_events([b"data: <html>\n\n"]))
+    assert failed.value.exit_code == 69
 
 
 # --- waiting ----------------------------------------------------------------------------------------------------------
@@ -191,6 +198,24 @@ def test_waiting_survives_a_restart_of_the_server():
 
     with scripted(answer) as server:
         assert wait_for_end(client_of(server)[0], "x") == {"status": "completed"}
+
+
+def test_the_log_of_a_job_that_is_retried_meanwhile_is_written_once():
+    """A stream is of the newest attempt when it is opened: between two reads of the attempt, it may be either one."""
+    attempts = iter([1, 2, 2, 2, 2])
+
+    def answer(handler, _):
+        if handler.path == "/runs/x/logs":
+            respond(handler, 200, b'id: 1\nevent: chunk\ndata: {"text": "two"}\n\nid: 2\nevent: end\ndata: {}\n\n')
+        else:
+            respond(handler, 200, b'{"status": "completed", "attempt": %d}' % next(attempts))
+
+    out = io.StringIO()
+    with scripted(answer) as server:
+        context = CommandContext(Namespace(), Printer(is_json=False, out=out))
+        context.client = client_of(server)[0]
+        assert follow_job(context, "x")["attempt"] == 2
+    assert out.getvalue() == "two"
 
 
 def test_patience_ends_after_a_minute_without_an_answer():

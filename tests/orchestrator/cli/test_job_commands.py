@@ -111,16 +111,18 @@ def test_a_submit_that_follows_writes_the_log_and_then_the_end(stella, worker):
 
 
 def test_a_log_continues_with_the_next_attempt(stella, worker):
+    """Also if that one has ended before the command reads again."""
     process = stella.start(*SUBMIT, "--follow", "-o", "json")
     eventually(Job.objects.exists)
     first = claim(worker)
     append(first, 0, b"one\n")
+    lines = [process.stdout.readline()]
     fail(first, "worker_shutdown")  # which is retried automatically
     second = claim(worker)
     append(second, 0, b"two\n")
     complete(second)
     out, _ = process.communicate(timeout=60)
-    *events, job = map(json.loads, out.splitlines())
+    *events, job = map(json.loads, [*lines, *out.splitlines()])
     assert [event["text"] for event in events if event["event"] == "chunk"] == ["one\n", "two\n"]
     assert (process.returncode, job["status"], job["attempt"]) == (0, "completed", 2)
 

@@ -171,7 +171,7 @@ def test_a_reader_that_ends_early_gets_no_traceback(shell):
 
 
 def test_the_command_line_needs_no_part_of_the_server():
-    """It starts in a fraction of a second, and on a machine without Django."""
+    """The command line starts in a fraction of a second, and on a machine without Django."""
     program = "import json, sys, orchestrator.cli.main; print(json.dumps(sorted(sys.modules)))"
     found = subprocess.run([sys.executable, "-c", program], cwd=BASE_DIR, capture_output=True, text=True, check=True)
     loaded = json.loads(found.stdout)
