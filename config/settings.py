@@ -153,6 +153,8 @@ ACTIONS_ROOT_KEYS_OLD = env.list("ACTIONS_ROOT_KEYS_OLD", default=[])
 # A private key (Ed25519, PEM) that signs evidence. Empty: the newest file of SIGNING_KEY_DIR (`manage.py signingkey`).
 SIGNING_KEY = env.str("SIGNING_KEY", default="")
 SIGNING_KEY_DIR = env.str("SIGNING_KEY_DIR", default=str(STATE_DIR / "signing_keys"))
+EXPORT_POOL = env.str("EXPORT_POOL", default="exports")  # of the jobs that write audit bundles: dispatchers serve it
+EXPORT_SECONDS = env.float("EXPORT_SECONDS", default=1800.0)  # the longest time that a bundle's snapshot stays open
 
 # --- Git repositories of workflows (orchestrator.repositories) --------------------------------------------------------
 # The folder of the mirrors. All web and housekeeping processes need the same one. REPOSITORY_HOSTS applies, too.

@@ -1,9 +1,10 @@
-"""The dispatcher process: one loop reads events, one claims, sends and records deliveries.
+"""The dispatcher process: one loop reads events, one claims, sends and records deliveries, one writes audit bundles.
 
     events loop:      distribute a page -> gathered notifications -> dead letters of inactive webhooks -> wait
     deliveries loop:  record what has ended and claim what is due -> send in tasks -> wait for one to end
+    exports loop:     claim an export job and execute it -> wait
 
-Both loops access the database in a thread of their own, so the event loop only sends. What was claimed and not recorded
+Each loop accesses the database in a thread of its own, so the event loop only sends. What was claimed and not recorded
 when the process is killed is sent again by any process, when the claims have expired.
 """
 
@@ -26,6 +27,7 @@ from django.db import connection
 from orchestrator.dispatching import mail, notifications, queue
 from orchestrator.dispatching.distribution import distribute_page
 from orchestrator.dispatching.queue import ClaimedDelivery, FinishedTry
+from orchestrator.evidence.exporting import ExportServer
 from orchestrator.maintenance.counters import PendingCounts
 from orchestrator.sealing import SealedValueError, unseal
 from orchestrator.services.webhook_health import record_health
@@ -36,6 +38,7 @@ from runtime_jobs.db_errors import is_connection_lost
 
 log = logging.getLogger(__name__)
 
+EXPORT_POLL_SECONDS: Final = 1.0  # between two questions for export jobs, while there are none
 POLL_SECONDS: Final = 0.25  # between two questions for events or due deliveries, while there are none
 COLLECT_SECONDS: Final = 0.01  # after the first try that ends, so that one statement records several
 COUNT_SECONDS: Final = 1.0  # between two writes of the counters
@@ -83,7 +86,7 @@ class DispatcherProcess:
                     self._loop.call_soon_threadsafe(event.set)
 
     def run_due(self, *, now: datetime | None = None) -> int:
-        """Turn all events into deliveries, and send all deliveries that are due, in this thread.
+        """Turn all events into deliveries, write all bundles, and send all deliveries that are due, in this thread.
 
         Args:
             now: The present; by default the time of the database.
@@ -96,6 +99,9 @@ class DispatcherProcess:
         while notifications.send_gathered(now=now):
             pass
         queue.release_inactive(now=now)
+        exports = ExportServer()
+        while exports.serve_next(now=now):
+            pass
         number = 0
         while claimed := self._claim(self._connections, queue.MAIL_PLACES, now=now):
             tries = asyncio.run(self._send_all(claimed))
@@ -110,7 +116,7 @@ class DispatcherProcess:
         if self._stop_requested.is_set():
             self._stopped.set()
         async with self._sender:
-            loops = [asyncio.create_task(self._distribute()), asyncio.create_task(self._deliver())]
+            loops = [asyncio.create_task(loop()) for loop in (self._distribute, self._deliver, self._export)]
             try:
                 await asyncio.gather(*loops)
             finally:
@@ -145,6 +151,13 @@ class DispatcherProcess:
                     await asyncio.wait_for(self._changed.wait(), self._poll_seconds * random.uniform(0.8, 1.2))  # noqa: S311 jitter
                     await asyncio.sleep(COLLECT_SECONDS)
             await self._end_deliveries(database, counts)
+
+    async def _export(self) -> None:
+        exports = ExportServer(is_stopping=self._stop_requested.is_set)
+        with _DatabaseThread("exports") as database:
+            while not self._stop_requested.is_set():
+                if not await database.call(exports.serve_next):
+                    await self._pause(EXPORT_POLL_SECONDS)
 
     async def _end_deliveries(self, database: "_DatabaseThread", counts: PendingCounts) -> None:
         """Wait for what is being sent, record it, and leave the rest to other processes."""

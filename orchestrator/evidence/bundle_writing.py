@@ -124,7 +124,8 @@ def _snapshot(max_seconds: float) -> Iterator[Callable[[], None]]:
         if is_alone:  # a caller's transaction has its own snapshot
             with connection.cursor() as cursor:
                 cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-                cursor.execute("SELECT set_config('statement_timeout', %s, true)", [f"{int(max_seconds * 1000)}ms"])
+                for name in ("statement_timeout", "idle_in_transaction_session_timeout"):
+                    cursor.execute("SELECT set_config(%s, %s, true)", [name, f"{int(max_seconds * 1000)}ms"])
         yield require_time
 
 

@@ -243,11 +243,13 @@ class _Archive:
                 block = self._inflater.decompress(given, _READ_BYTES)
             except zlib.error:
                 raise BundleRefused("The compressed data is damaged.") from None
-            used = given[: len(given) - len(self._inflater.unconsumed_tail) - len(self._inflater.unused_data)]
+            if self._inflater.eof:  # the tail may then be the same bytes again
+                rest = self._input = self._inflater.unused_data
+            else:
+                rest = self._inflater.unconsumed_tail
+            used = given[: len(given) - len(rest)]
             self._compressed.update(used)
             self._whole.update(used)
-            if self._inflater.eof:
-                self._input = self._inflater.unused_data
             if block:
                 self._checksum = zlib.crc32(block, self._checksum)
                 self._size += len(block)

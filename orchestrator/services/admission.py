@@ -17,6 +17,7 @@ from orchestrator.services.unit_of_work import UnitOfWork
 from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import (
     FeatureNotEnabled,
+    Invalid,
     NotFound,
     PoolForbidden,
     PriorityForbidden,
@@ -28,6 +29,8 @@ from runtime_jobs.models import Job, Organization, Plan, Project
 from runtime_jobs.prepared_queries import PreparedQuery, Sql
 from runtime_jobs.priorities import EMERGENCY, priority_name
 from runtime_jobs.specs import JOB_TYPES, JobSpec, PayloadSpec
+from runtime_jobs.specs.exports import bundle_errors, is_audit_bundle
+from runtime_jobs.specs.payload import EXPORT
 from workers.models import Pool
 
 DEFAULT_ISOLATION = "namespaces"  # of jobs in a pool that does not exist yet
@@ -257,7 +260,7 @@ def admit(
         TimeoutAbovePlan: The timeout exceeds that of the plan.
         PoolForbidden: The pool is not that of the project. It may belong to another tenant.
         PriorityForbidden: The priority exceeds that of the plan.
-        Invalid: The payload does not match the schema of the organization.
+        Invalid: The payload does not match the schema of the organization, or names no valid time for a bundle.
     """
     organization = context.organizations.get(org_slug)
     if organization is None:
@@ -275,6 +278,7 @@ def admit(
         limit = organization.plan.max_timeout_seconds
         raise TimeoutAbovePlan(f"timeout_seconds: the plan allows at most {limit} seconds.", max_timeout_seconds=limit)
     if isinstance(spec, PayloadSpec):
+        _require_valid_export(spec)
         require_matching_payload(organization, spec)
     placement = _placement(organization, project, spec, context)
     if pool not in {None, placement.pool}:
@@ -326,9 +330,14 @@ def _require_priority(organization: Organization, priority: int, context: Admiss
     raise PriorityForbidden(message)
 
 
+def _require_valid_export(spec: PayloadSpec) -> None:
+    if spec.job_type == EXPORT and is_audit_bundle(spec.payload) and (errors := bundle_errors(spec.payload)):
+        raise Invalid({"payload": errors})
+
+
 def _placement(organization: Organization, project: Project, spec: JobSpec, context: AdmissionContext) -> Placement:
     pool_of_type = JOB_TYPES[spec.job_type].pool
-    slug = pool_of_type() if pool_of_type else project.pool or context.default_pool
+    slug = (pool_of_type(spec) if pool_of_type else None) or project.pool or context.default_pool
     pool = context.pools.get(slug)
     isolation = project.least_isolation or (pool.least_isolation if pool else DEFAULT_ISOLATION)
     return Placement(

@@ -79,11 +79,13 @@ def register_worker(
 
 
 def require_other_pool(pool: Pool) -> None:
-    """Check that a pool is not that of runners. A token of the native API would give its holder their jobs.
+    """Check that a pool is neither that of runners nor that of the server. A token would give its holder their jobs.
 
     Raises:
         Invalid: It is.
     """
+    if pool.slug == settings.EXPORT_POOL:
+        raise Invalid({"pool": [f"{pool.slug} is the pool of the dispatchers (EXPORT_POOL). Use another pool."]})
     if pool.slug == settings.RUNNER_POOL:
         raise Invalid({"pool": [f"{pool.slug} is the pool of runners (RUNNER_POOL). Create a runner instead."]})
 

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from django.conf import settings
 
 from runtime_jobs.models.jobs import Job
-from runtime_jobs.specs import actions, oci, payload, runtime, steps
+from runtime_jobs.specs import actions, exports, oci, payload, runtime, steps
 from runtime_jobs.specs.readiness import JobReadiness, readiness_of
 from runtime_jobs.specs.source import RepositorySource
 
@@ -103,7 +103,7 @@ class JobType:
         configured: Returns the rules of this installation for the type, where they differ from the rules of all types.
         is_retryable: A further attempt of a job means the same as the job. Otherwise something outside of the job, such
             as the report of a run, belongs to the first attempt, and the result of another one would be in no report.
-        pool: Returns the pool of all jobs of the type. Without it the project names the pool.
+        pool: Returns the pool of a job with this specification. Without it, or for None, the project names the pool.
         has_steps: Jobs have rows of steps, which end with the job.
         readiness: Decides on a blocked job whose dependencies have ended. Without it such a job is queued.
         in_workflow_runs: The jobs belong to workflow runs, which are checked after each end of a job.
@@ -123,7 +123,7 @@ class JobType:
     needs_enabled_project: bool = True
     is_retryable: bool = True
     configured: Callable[[], dict[str, int]] = dict
-    pool: Callable[[], str] | None = None
+    pool: Callable[[Any], str | None] | None = None
     has_steps: bool = False
     readiness: Callable[[Job], JobReadiness] | None = None
     in_workflow_runs: bool = False
@@ -157,6 +157,11 @@ class JobType:
         )
 
 
+def _pool_of_export(spec: payload.PayloadSpec) -> str | None:
+    """Return the pool of an export that the server executes itself. Other exports wait for workers of the tenant."""
+    return settings.EXPORT_POOL if exports.is_audit_bundle(spec.payload) else None
+
+
 JOB_TYPES = {
     runtime.RUNTIME: JobType(
         from_job=runtime.runtime_from_job,
@@ -186,7 +191,7 @@ JOB_TYPES = {
         needs_enabled_project=False,
         is_retryable=False,
         configured=oci.configured_oci,
-        pool=lambda: settings.RUNNER_POOL,
+        pool=lambda _spec: settings.RUNNER_POOL,
     ),
     actions.ACTIONS: JobType(
         from_job=actions.actions_from_job,
@@ -211,6 +216,7 @@ JOB_TYPES = {
             complete_beats_cancel=False,
             needs_hosted_analysis=False,
             has_payload=True,
+            pool=_pool_of_export if job_type == payload.EXPORT else None,
         )
         for job_type in payload.PAYLOAD_TYPES
     },

@@ -180,7 +180,8 @@ def test_a_member_of_another_kind_is_named(changes):
         setattr(member, name, value)
     members = list(MEMBERS)
     members[2] = (member.tobuf(tarfile.USTAR_FORMAT), FILES[form.JOBS])
-    assert fault(bundle_of(members)).startswith("jobs.jsonl: its header")
+    # A folder has a slash after its name.
+    assert fault(bundle_of(members)).startswith(("jobs.jsonl: its header", "jobs.jsonl: the member 'jobs.jsonl/'"))
 
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", "/etc/passwd", "./jobs.jsonl", "x/" * 40 + "y"])
@@ -358,7 +359,7 @@ def test_other_files_are_no_bundles():
 
 def test_a_decompression_bomb_is_refused_without_its_content():
     bomb = sealed(form.tar_header("zeros", 1 << 30) + bytes(1 << 24))
-    assert "'zeros'" in fault(bomb)
+    assert "larger than" in fault(bomb)
 
 
 def test_many_members_are_refused_at_the_first():
