@@ -23,6 +23,7 @@ from orchestrator.job_tokens.models import TokenChain, UsedToken
 from orchestrator.maintenance.metrics_models import Count, MetricsPosition
 from orchestrator.protocols.github.models import WebhookDelivery
 from orchestrator.protocols.shithub.models import HeartbeatWindow
+from orchestrator.replays.models import Replay, ReplayVerdict
 from orchestrator.results.models import Benchmark, Branch, Measure, Metric, Report, ReportResult, Testbed
 from orchestrator.webhooks.models import (
     Delivery,
@@ -62,6 +63,8 @@ __all__ = [
     "MetricsPosition",
     "NotificationRule",
     "QuotaOverview",
+    "Replay",
+    "ReplayVerdict",
     "Report",
     "ReportResult",
     "RepositoryBlob",

@@ -189,6 +189,18 @@ class NotRetryable(LifecycleError):
     code = "not_retryable"
 
 
+class NotReplayable(LifecycleError):
+    """A replay would prove nothing. `reasons` says what of the job is not fixed."""
+
+    code = "not_replayable"
+
+
+class StoredInputMismatch(LifecycleError):
+    """The stored input of a job is not the one that was submitted: another digest belongs to it."""
+
+    code = "digest_mismatch"
+
+
 class AlreadyRetried(LifecycleError):
     """A newer attempt exists; retry that one."""
 

@@ -29,6 +29,7 @@ ORGANIZATION_EVENT_TYPES: Final = (
     *("breaker.opened", "breaker.half_opened", "breaker.closed", "breaker.reset"),
     *("incident.opened", "incident.acknowledged", "incident.resolved"),
     *("incident_mode.begun", "incident_mode.ended"),
+    *("replay.matched", "replay.diverged", "replay.unverifiable"),
 )
 EVENT_TYPES: Final = (*JOB_EVENT_TYPES, *ORGANIZATION_EVENT_TYPES)
 

@@ -3,7 +3,7 @@
 from orchestrator.admin import deliveries, housekeeping, notification_rules, webhooks
 from orchestrator.admin.audit_log import job_events, operator_actions, webhook_deliveries
 from orchestrator.admin.jobs import admin as jobs_admin
-from orchestrator.admin.jobs import batches, reports, runs, stored_objects, workflow_runs
+from orchestrator.admin.jobs import batches, replays, reports, runs, stored_objects, workflow_runs
 from orchestrator.admin.limits import admin as limits_admin
 from orchestrator.admin.limits import breakers, incidents, quotas
 from orchestrator.admin.tenants import (
@@ -43,6 +43,7 @@ __all__ = [
     "pools",
     "projects",
     "quotas",
+    "replays",
     "reports",
     "repositories",
     "runners",

@@ -252,6 +252,7 @@ EVENTS: dict[str, tuple[str, str]] = {
     "job.completed": ("Completed", "check"),
     "job.failed": ("Failed", "priority_high"),
     "job.retried": ("Retried", "replay"),
+    "job.replayed": ("Replay of another job", "fact_check"),
     "lease.expired": ("Lease expired", "timer_off"),
     "lease.revoked": ("Lease revoked", "remove_moderator"),
     "lease.released": ("Lease released, not executed", "keyboard_return"),

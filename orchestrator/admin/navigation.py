@@ -26,6 +26,7 @@ GROUPS: list[tuple[str, list[tuple[str, str, str, str]]]] = [
             ("Limits", "speed", "leases", "limit"),
             ("Breakers", "electrical_services", "leases", "breaker"),
             ("Incidents", "emergency_home", "orchestrator", "incident"),
+            ("Replays", "fact_check", "orchestrator", "replay"),
             ("Runs", "radar", "orchestrator", "run"),
             ("Reports", "query_stats", "orchestrator", "report"),
             ("Artifacts", "inventory_2", "runtime_jobs", "storedartifact"),

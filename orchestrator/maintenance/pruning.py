@@ -370,7 +370,10 @@ _OF_OLD_JOBS = {
         table: f"{table} JOIN old USING (job_ulid)"
         for table in ("runtime_failure_explanations", "runtime_worker_leases")
     },
-    **{table: f"{table} JOIN old USING (job_ulid)" for table in ("runtime_job_steps", "runtime_mask_snapshots")},
+    **{
+        table: f"{table} JOIN old USING (job_ulid)"
+        for table in ("runtime_job_steps", "runtime_mask_snapshots", "job_replays")
+    },
     "actions_token_chains": "actions_token_chains c JOIN old ON old.id = c.job_id",
     "workflow_runs": "workflow_runs r JOIN (SELECT DISTINCT batch_id FROM old) b USING (batch_id)",
 }

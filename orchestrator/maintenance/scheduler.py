@@ -19,6 +19,7 @@ from orchestrator.maintenance.background import DailyCollector, ResultReader, co
 from orchestrator.maintenance.leadership import Leadership, LeadershipLost
 from orchestrator.maintenance.metrics_aggregation import EventCounter
 from orchestrator.maintenance.pruning import PruningTask
+from orchestrator.maintenance.replays import compare_ended_replays
 from orchestrator.maintenance.rows import RowRunner
 from runtime_jobs.db_errors import is_connection_lost
 
@@ -46,6 +47,7 @@ TASKS = (
     Task("time_out_phases", leases.time_out_phases),
     Task("give_up_lost", leases.give_up_lost),
     Task("follow_ended_dependencies", leases.follow_ended_dependencies),
+    Task("compare_ended_replays", compare_ended_replays),
     *(Task(run.__name__, run) for run in queues.EVERY_ROUND),
     *(Task(run.__name__, run, every=SLOW_EVERY) for run in queues.SLOW),
 )

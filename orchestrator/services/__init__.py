@@ -79,6 +79,7 @@ from orchestrator.services.personal_keys import create_personal_key, revoke_pers
 from orchestrator.services.priority import prioritize, raise_queued_priority
 from orchestrator.services.pruning import delete_finished_jobs, delete_log, delete_step_chunks
 from orchestrator.services.quotas import set_quota
+from orchestrator.services.replays import ReplayRequest, compare_replay, replay
 from orchestrator.services.repositories import (
     add_repository,
     change_repository,
@@ -137,6 +138,7 @@ __all__ = [
     "HeartbeatUpdate",
     "OnConflict",
     "OperationResult",
+    "ReplayRequest",
     "RerunRequest",
     "RerunScope",
     "SecretSnapshot",
@@ -170,6 +172,7 @@ __all__ = [
     "claim_many",
     "claim_organization",
     "close_step_log",
+    "compare_replay",
     "complete",
     "complete_and_claim",
     "complete_late",
@@ -226,6 +229,7 @@ __all__ = [
     "renew",
     "renew_across_workers",
     "renew_many",
+    "replay",
     "report",
     "require_ended_run",
     "rerun_batch",

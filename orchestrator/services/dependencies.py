@@ -105,6 +105,12 @@ def get_roots(job: Job) -> list[str]:
     return list(edges.values_list("on__job_ulid", flat=True))
 
 
+def get_any_end(job: Job) -> frozenset[str]:
+    """Return the roots among `get_roots` of which any end is enough."""
+    edges = Dependency.objects.filter(job__job_ulid=job.root_job_ulid, needs_success=False)
+    return frozenset(edges.values_list("on__job_ulid", flat=True))
+
+
 def get_statuses(jobs: Sequence[Job]) -> dict[int, DependencyStatus]:
     """Return the current status of the dependencies of these jobs by the jobs' keys, with two queries."""
     edges = Dependency.objects.filter(job__job_ulid__in={job.root_job_ulid for job in jobs}).order_by("pk")
@@ -120,9 +126,14 @@ def get_statuses(jobs: Sequence[Job]) -> dict[int, DependencyStatus]:
     }
 
 
-def lock_status(roots: Sequence[str]) -> DependencyStatus:
-    """Lock the unfinished jobs among these roots and return their status; see `lock_dependencies`."""
-    return _status(roots, _lock_unfinished(roots)) if roots else NO_DEPENDENCIES
+def lock_status(roots: Sequence[str], *, any_end: frozenset[str] = frozenset()) -> DependencyStatus:
+    """Lock the unfinished jobs among these roots and return their status; see `lock_dependencies`.
+
+    Args:
+        roots: Root ids of jobs.
+        any_end: Those of them of which any end is enough.
+    """
+    return _status(roots, _lock_unfinished(roots), any_end) if roots else NO_DEPENDENCIES
 
 
 def _newest_attempts(roots: Collection[str]) -> dict[str, tuple[int, str]]:

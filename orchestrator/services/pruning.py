@@ -69,6 +69,7 @@ _DEPENDENT_ROWS = (
     ("runtime_job_steps", _OF_JOBS),
     ("runtime_mask_snapshots", _OF_JOBS),
     ("actions_token_chains", f"job_id IN (SELECT id FROM runtime_jobs WHERE {_OF_JOBS})"),  # noqa: S608
+    ("job_replays", _OF_JOBS),
     ("runtime_jobs", _OF_JOBS),
     ("workflow_runs", "batch_id = ANY (%(batches)s)"),
     ("runtime_batches", "id = ANY (%(batches)s)"),

@@ -1,6 +1,7 @@
 """Submits one job. `bulk_submit` and `batches` submit several with the same steps."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -36,6 +37,7 @@ class Submission:
         group: The concurrency group of the job: one of its jobs runs at a time.
         automatic_retries: None for the setting of the job type, 0 for no automatic retry.
         job_ulid: The id of the job, which the client has chosen, or None for a new one.
+        first_event_facts: Further details of the first event, such as the job of which the new one is a rerun.
     """
 
     org_slug: str
@@ -51,6 +53,7 @@ class Submission:
     group: ConcurrencyGroup | None = None
     automatic_retries: int | None = None
     job_ulid: str | None = None
+    first_event_facts: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def project_key(self) -> tuple[str, str]:
@@ -179,8 +182,9 @@ def enqueue_job(
     """Queue an admitted job and apply the conflict policy of its concurrency group."""
     group = submission.group
     is_dropped = group is not None and apply_conflict_policy(uow, job, group, now=now, actor=actor)
-    trigger: dict[str, Any] = {"trigger": submission.trigger_kind, "trigger_actor": submission.trigger_actor}
-    transitions.enqueue(uow, job, now=now, actor=actor, dependency_status=status, **trigger)
+    facts: dict[str, Any] = {"trigger": submission.trigger_kind, "trigger_actor": submission.trigger_actor}
+    facts |= submission.first_event_facts
+    transitions.enqueue(uow, job, now=now, actor=actor, dependency_status=status, **facts)
     if is_dropped:
         return cancel_new(uow, job, now=now, actor=actor)
     return transitions.mark_changed(uow, job, now)

@@ -48,6 +48,7 @@ RETRY_FIELDS = (
     *("complete_beats_cancel", "lease_ttl_seconds", "heartbeat_interval_seconds", "acknowledge_within_seconds"),
     *("late_result_seconds", "needs_processing", "timeout_grace_seconds", "is_metered"),
     *("least_isolation", "root_job_ulid", "batch_id", "awaited", "concurrency_key", "limited_by_address"),
+    "replay_of_job_ulid",
 )
 
 
@@ -208,6 +209,8 @@ def enqueue(
     uow.lane_updates.arrived(job.org_slug)
     uow.add(job)
     uow.extra_rows += dependencies.build_edges(job, dependency_status)
+    if job.replay_of_job_ulid is not None:
+        uow.replays.append(job)
     kind, depends_on = "job.queued" if is_met else "job.blocked", list(dependency_status.roots) or None
     record_event(uow, job, kind, now=now, actor=actor, to_state=job.state, depends_on=depends_on, **payload)
     if dependency_status.failed:
@@ -470,7 +473,7 @@ def create_retry(
     if kind == RetryKind.AUTOMATIC:  # the attempt before has run, so its dependencies were met
         successor.automatic_retries_spent = job.automatic_retries_spent + 1
     else:
-        status = dependencies.lock_status(dependencies.get_roots(job))
+        status = dependencies.lock_status(dependencies.get_roots(job), any_end=dependencies.get_any_end(job))
         incidents.resolve_for_retry(job, actor=actor, now=now)
     enqueue(uow, successor, now=now, actor=actor, dependency_status=status, attempt=successor.attempt)
     retried = {"retry_of": job.job_ulid, "retry": str(kind), "reason": reason}

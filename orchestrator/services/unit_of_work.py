@@ -65,6 +65,7 @@ class UnitOfWork:
         lane_ids: Lanes that were looked up already.
         events: New events, in order.
         extra_rows: New rows of other tables.
+        replays: New jobs that repeat another one. The function that inserts jobs does not know that column.
         artifacts: New artifacts. An address that the job has already is skipped.
         idempotency_key: The key to bind with an optimistic write; see `IdempotentRequest.bind_with`.
         diagnoses: New explanations of failures. One that cannot be stored is logged and dropped.
@@ -81,6 +82,7 @@ class UnitOfWork:
         self.lane_ids: dict[LaneKey, int] = {}
         self.events: list[EventRow] = []
         self.extra_rows: list[Model] = []
+        self.replays: list[Job] = []
         self.artifacts: list[Artifact] = []
         self.diagnoses: list[FailureExplanation] = []
         self.idempotency_key: IdempotencyKey | None = None
@@ -207,7 +209,10 @@ class UnitOfWork:
     @property
     def _lists(self) -> list[list[Any]]:
         lanes = self.lane_updates
-        return [self.events, self.extra_rows, self.artifacts, self.diagnoses, lanes.entered, lanes.freed, lanes.kept]
+        return [
+            *(self.events, self.extra_rows, self.replays, self.artifacts, self.diagnoses),
+            *(lanes.entered, lanes.freed, lanes.kept),
+        ]
 
     def write(self) -> None:
         """Write everything: rows first, then the lanes as the last statement of the transaction.
@@ -248,7 +253,7 @@ class UnitOfWork:
 
     @property
     def _has_other_rows(self) -> bool:
-        return bool(self.extra_rows or self.artifacts or self.diagnoses)
+        return bool(self.extra_rows or self.replays or self.artifacts or self.diagnoses)
 
     def _take_changes(self) -> Changes:
         """Remove and return the collected rows and events."""
@@ -266,6 +271,9 @@ class UnitOfWork:
         return changes
 
     def _flush_other_tables(self) -> None:
+        for job in self.replays:
+            Job.objects.filter(pk=job.pk).update(replay_of_job_ulid=job.replay_of_job_ulid)
+        self.replays.clear()
         for model, rows in itertools.groupby(sorted(self.extra_rows, key=_model_name), key=type):
             model.objects.bulk_create(rows)  # type: ignore[attr-defined] # every model has its manager
         self.extra_rows.clear()

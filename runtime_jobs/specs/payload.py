@@ -132,9 +132,13 @@ def serialize_payload(job: Job) -> dict[str, Any]:
 
 
 def serialize_payload_for_lease(job: Job, confined: dict[str, Any]) -> dict[str, Any]:
-    """Return the members of a lease. `confined`: minimum isolation and egress."""
+    """Return the members of a lease. `confined`: minimum isolation and egress.
+
+    `sealed` obliges the worker to execute the job without network: what it does with a payload is its own matter.
+    """
     digest = {"payload_digest": public_digest(job.payload_digest)}
-    return {"source": None, "request": serialize_payload(job) | digest | confined}
+    sealed = {"sealed": job.spec.get("sealed", False)}
+    return {"source": None, "request": serialize_payload(job) | digest | sealed | confined}
 
 
 def public_digest(digest: str) -> str:

@@ -7,7 +7,8 @@ from typing import Any, Protocol
 from django.conf import settings
 
 from runtime_jobs.models.jobs import Job
-from runtime_jobs.specs import actions, exports, oci, payload, runtime, steps
+from runtime_jobs.specs import actions, exports, manifests, oci, payload, runtime, steps
+from runtime_jobs.specs.manifests import JobProducts
 from runtime_jobs.specs.readiness import JobReadiness, readiness_of
 from runtime_jobs.specs.source import RepositorySource
 
@@ -110,6 +111,9 @@ class JobType:
         times_out_when_silent: A lease that expires at or after the time limit ends the job as timed out. Otherwise its
             worker is lost, which may cause an automatic retry or a late result.
         has_payload: The specification is a payload, for which an organization may have a JSON Schema.
+        manifest: Returns the manifest of a job that has ended: inputs, environment, outputs. Without it a job cannot be
+            replayed, because something outside of the job belongs to its first execution.
+        unpinned: Returns what of a job is not fixed, each a sentence. Another execution may then have other outputs.
     """
 
     from_job: Callable[[Job], JobSpec]
@@ -129,6 +133,8 @@ class JobType:
     in_workflow_runs: bool = False
     times_out_when_silent: bool = False
     has_payload: bool = False
+    manifest: Callable[[Job, JobProducts], dict[str, Any]] | None = None
+    unpinned: Callable[[Job], tuple[str, ...]] = lambda _: ()
 
     def policy(
         self,
@@ -170,6 +176,8 @@ JOB_TYPES = {
         needs_ingest=True,
         complete_beats_cancel=True,
         needs_hosted_analysis=True,
+        manifest=manifests.run_manifest,
+        unpinned=manifests.unpinned_execution,
     ),
     steps.STEPS: JobType(
         from_job=steps.steps_from_job,
@@ -178,6 +186,8 @@ JOB_TYPES = {
         needs_ingest=False,
         complete_beats_cancel=False,
         needs_hosted_analysis=False,
+        manifest=manifests.reported_manifest,
+        unpinned=manifests.unpinned_steps,
     ),
     oci.OCI: JobType(
         from_job=oci.oci_from_job,
@@ -217,6 +227,8 @@ JOB_TYPES = {
             needs_hosted_analysis=False,
             has_payload=True,
             pool=_pool_of_export if job_type == payload.EXPORT else None,
+            manifest=manifests.reported_manifest,
+            unpinned=manifests.unpinned_payload,
         )
         for job_type in payload.PAYLOAD_TYPES
     },

@@ -1,4 +1,4 @@
-"""Actions on jobs: cancel, retry, re-upload, revoke, prioritize. Each job is changed in a transaction of its own."""
+"""Actions on jobs: cancel, retry, replay, re-upload, revoke, prioritize. Each job is changed in its own transaction."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from django.core.exceptions import BadRequest
 from django.db import Error
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
-from unfold.widgets import UnfoldAdminSelectWidget
+from unfold.widgets import UnfoldAdminSelectWidget, UnfoldBooleanSwitchWidget
 
 from orchestrator import services
 from orchestrator.admin import formatting
@@ -19,6 +19,7 @@ from orchestrator.admin.base import BaseAdmin, actor_of
 from orchestrator.admin.confirm import ConfirmPage, render_confirm
 from orchestrator.admin.forms import ReasonForm
 from orchestrator.admin.labels import JobBadge, job_badge
+from orchestrator.services import ReplayRequest
 from runtime_jobs.errors import LifecycleError
 from runtime_jobs.events import Actor
 from runtime_jobs.identifiers import is_id
@@ -40,6 +41,18 @@ class PriorityForm(ReasonForm):
         widget=UnfoldAdminSelectWidget,
     )
     field_order = ("priority", "reason")
+
+
+class ReplayForm(ReasonForm):
+    """Asks for a reason, and whether the replay must be able to prove something."""
+
+    sealed = forms.BooleanField(
+        required=False,
+        initial=True,
+        widget=UnfoldBooleanSwitchWidget,
+        help_text="Refuse the replay if the job had access to the network or used something else that is not fixed.",
+    )
+    field_order = ("sealed", "reason")
 
 
 @dataclass(frozen=True)
@@ -92,6 +105,12 @@ def _prioritize(job_ulid: str, actor: Actor, reason: str, priority: str) -> str:
     return f"priority changed to {priority}"
 
 
+def _replay(job_ulid: str, actor: Actor, reason: str, sealed: bool) -> str:
+    root = Job.objects.filter(job_ulid=job_ulid).values_list("root_job_ulid", flat=True).first()
+    request = ReplayRequest(root or job_ulid, reason, actor, is_sealed=sealed)
+    return f"replayed as {services.replay(request).job.job_ulid}"
+
+
 def _revoke(job_ulid: str, actor: Actor, reason: str) -> str:
     job = services.revoke(job_ulid=job_ulid, actor=actor, reason=reason)
     if job is None:
@@ -129,23 +148,35 @@ PRIORITIZE = JobAction(
     form=PriorityForm,
     preposition=" of ",
 )
-ACTIONS = {job_action.name: job_action for job_action in (CANCEL, RETRY, REUPLOAD, REVOKE, PRIORITIZE)}
+REPLAY = JobAction(
+    "replay",
+    "Replay",
+    "Queues a job that repeats this one with the same input. When it has ended, the outputs of both are compared.",
+    _replay,
+    form=ReplayForm,
+)
+ACTIONS = {job_action.name: job_action for job_action in (CANCEL, RETRY, REUPLOAD, REVOKE, PRIORITIZE, REPLAY)}
 
 
 def available_actions(job: Job | None) -> set[str]:
     """Return the names of the actions that can apply to the job in its current state."""
     if job is None:
         return set()
-    possible = _actions_by_state(job)
-    return possible if JOB_TYPES[job.job_type].is_retryable else possible - {RETRY.name}
+    job_type, possible = JOB_TYPES[job.job_type], _actions_by_state(job)
+    if not job_type.is_retryable:
+        possible = possible - {RETRY.name}
+    return possible if job_type.manifest else possible - {REPLAY.name}
 
 
 def _actions_by_state(job: Job) -> set[str]:
     if job.is_final:
         was_retried = Job.objects.filter(retry_of_job_ulid=job.job_ulid).exists()
-        if was_retried or job.state == JobState.SUCCEEDED:
+        if was_retried:
             return set()
-        return {RETRY.name, REUPLOAD.name} if UnsentRun.objects.filter(job=job).exists() else {RETRY.name}
+        if job.state == JobState.SUCCEEDED:
+            return {REPLAY.name}
+        again = {RETRY.name, REPLAY.name}
+        return again | {REUPLOAD.name} if UnsentRun.objects.filter(job=job).exists() else again
     if job.is_held:
         return {CANCEL.name, REVOKE.name}
     if job.state == JobState.PROCESSING:

@@ -23,6 +23,7 @@ from orchestrator.admin.jobs.actions import (
     CANCEL,
     MAX_JOBS,
     PRIORITIZE,
+    REPLAY,
     RETRY,
     REUPLOAD,
     REVOKE,
@@ -51,7 +52,7 @@ class JobAdmin(JobColumns, LargeTableAdmin):
     ordering = ["-id"]
     change_form_template = "admin/job.html"
     actions = ["cancel_selected", "retry_selected", "reupload_selected", "revoke_selected", "prioritize_selected"]
-    actions_detail = ["cancel", "retry", "reupload", "revoke", "prioritize"]
+    actions_detail = ["cancel", "retry", "replay", "reupload", "revoke", "prioritize"]
 
     # --- permission ---------------------------------------------------------------------------------------------------
 
@@ -152,6 +153,10 @@ class JobAdmin(JobColumns, LargeTableAdmin):
     @action(description=PRIORITIZE.label, url_path=PRIORITIZE.name, permissions=["operate"], icon="swap_vert")
     def prioritize(self, request: HttpRequest, object_id: str) -> HttpResponse:
         return confirm_and_run(self, request, PRIORITIZE, [self._get_job(request, object_id).job_ulid])
+
+    @action(description=REPLAY.label, url_path=REPLAY.name, permissions=["operate"], icon="fact_check")
+    def replay(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        return confirm_and_run(self, request, REPLAY, [self._get_job(request, object_id).job_ulid])
 
     # --- actions of the list ------------------------------------------------------------------------------------------
 

@@ -142,6 +142,7 @@ def _specification(job: Job) -> list[tuple[str, Any]]:
         ("Required capabilities", ", ".join(name for name in job.requirements if not is_spec_label(name))),
         ("Concurrency group", job.concurrency_key),
         ("Batch", _batch_link(job)),
+        ("Replay of", _job_link(job.replay_of_job_ulid)),
         ("Correlation id", formatting.code(job.correlation_id)),
     ]
     return [(label, value) for label, value in fields if value]
@@ -188,6 +189,10 @@ def _steps(steps: Sequence[str | dict[str, Any]]) -> SafeString:
     texts = (step if isinstance(step, str) else step.get("run") or step.get("uses") or "" for step in steps)
     rows = ((number, formatting.code(text[:MAX_STEP_LENGTH])) for number, text in enumerate(texts))
     return format_html_join("", "<div>{}: {}</div>", rows)
+
+
+def _job_link(job_ulid: str | None) -> SafeString | None:
+    return formatting.link(formatting.change_url(Job, job_ulid), formatting.code(job_ulid)) if job_ulid else None
 
 
 def _batch_link(job: Job) -> SafeString | None:

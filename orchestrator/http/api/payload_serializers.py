@@ -101,6 +101,7 @@ class LeasedPayloadOutput(PayloadSpecInput):
     """Payload of a leased job, its digest, and the sandbox that it requires."""
 
     payload_digest = serializers.CharField(help_text="`sha256:` and the SHA-256 of the payload's canonical form.")
+    sealed = serializers.BooleanField(help_text="Of a sealed replay: the worker executes the job without network.")
     least_isolation = serializers.CharField()
     egress = serializers.ListField(child=serializers.CharField())
 

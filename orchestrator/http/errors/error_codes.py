@@ -84,7 +84,10 @@ CODES: dict[str, ErrorCode] = {
     ),
     "already_final": ErrorCode(409, "The job has ended; `job_status` is its status."),
     "already_retried": ErrorCode(409, "A newer attempt exists: `newer_job_id`."),
-    "not_final": ErrorCode(409, "The job has not ended. Only a job that has ended can be retried."),
+    "not_final": ErrorCode(409, "The job has not ended. Only a job that has ended can be retried or replayed."),
+    "not_replayable": ErrorCode(
+        409, "A replay would prove nothing; `reasons` has what of the job is not fixed, or its type has no replays."
+    ),
     "not_retryable": ErrorCode(409, "Jobs of this type have no further attempts. Submit a new run."),
     "illegal_move": ErrorCode(
         409, "The transition is not allowed from the current state of the job. Phases only advance."
@@ -99,7 +102,11 @@ CODES: dict[str, ErrorCode] = {
         "`Retry-After` seconds.",
     ),
     "idempotency_conflict": ErrorCode(409, "The Idempotency-Key was used with another request. Use a new key."),
-    "digest_mismatch": ErrorCode(409, "`payloadDigest` is not the digest of the payload; `detail` has the right one."),
+    "digest_mismatch": ErrorCode(
+        409,
+        "`payloadDigest` is not the digest of the payload; `detail` has the right one. Of a replay: the stored input "
+        "of the job was changed.",
+    ),
     "chunk_conflict": ErrorCode(409, "A chunk with this number and other bytes is stored."),
     "chunk_gap": ErrorCode(409, "An earlier chunk is missing; send `expected_seq` first."),
     "run_conflict": ErrorCode(409, "Ingest has another run of this job, of another command."),

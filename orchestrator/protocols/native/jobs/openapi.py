@@ -331,6 +331,21 @@ LIST_ANNOTATIONS = operation_docs(
     codes=("not_found",),
 )
 
+RERUN_JOB = operation_docs(
+    "rerun_job",
+    request=serializers.RerunJobInput,
+    responses={201: serializers.RerunJobOutput},
+    parameters=[IDEMPOTENCY_KEY, LOCATION, REPLAYED_CREATED],
+    examples=[
+        request_example("a longer time limit", {"spec": {"timeout_seconds": 1800}, "reason": "it was too short"})
+    ],
+    codes=(
+        *("not_found", "not_retryable", "feature_not_enabled", "project_not_enabled", "repository_not_allowed"),
+        *("timeout_above_plan", "priority_forbidden", "idempotency_conflict", *QUOTA_CODES),
+        "too_many_concurrency_keys",
+    ),
+)
+
 document_runtime_jobs = _document(
     _JobDocs(
         noun="runtime_job",

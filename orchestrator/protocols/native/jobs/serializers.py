@@ -61,7 +61,7 @@ EVENT_TYPES = [
         "job.cancel_requested",
         "job.prioritized",
     ),
-    *("job.canceled", "job.completed", "job.failed", "job.retried"),
+    *("job.canceled", "job.completed", "job.failed", "job.retried", "job.replayed"),
     *("lease.expired", "lease.revoked", "lease.released"),
 ]
 
@@ -158,6 +158,31 @@ class RetryJobInput(StrictSerializer):
     """POST …/jobs/{job_id}/retry."""
 
     reason = SanitizedTextField(max_length=1000)
+
+
+@extend_schema_field(
+    {
+        "type": "object",
+        "additionalProperties": {},
+        "description": "Merge patch (RFC 7396): members to change, null to remove one. A list replaces a list.",
+    }
+)
+class SpecPatchField(serializers.DictField):
+    """Changes of a spec. The changed spec is validated as that of a submit."""
+
+
+class RerunJobInput(StrictSerializer):
+    """POST /v1/jobs/{job_id}/rerun."""
+
+    spec = SpecPatchField(required=False, default=dict)
+    reason = SanitizedTextField(required=False, default="", allow_blank=True, max_length=1000)
+    priority = StrictChoiceField(
+        choices=PRIORITY_NAMES,
+        required=False,
+        default=None,
+        allow_null=True,
+        help_text="Default: the priority of the plan.",
+    )
 
 
 @extend_schema_field({"type": "object", "description": "The body of a submit of one job."})
@@ -431,6 +456,16 @@ class AnyJobOutput(_JobOutput):
     spec = AnySpecOutput(help_text="As submitted, with defaults.")
     batch_id = serializers.CharField(allow_null=True)
     result = serializers.DictField(allow_null=True, help_text="As reported by the worker in the final message.")
+
+
+class RerunJobOutput(AnyJobOutput):
+    """A new job with the changed spec of another one."""
+
+    rerun_of = serializers.CharField()
+    changed_paths = serializers.ListField(
+        child=serializers.CharField(), help_text="JSON Pointers to the changed values of the spec, at most 100."
+    )
+    is_replay = serializers.BooleanField(help_text="Always false: a rerun is compared with nothing.")
 
 
 class AnyJobListItemOutput(_PendingOutput, AnyJobOutput):

@@ -23,12 +23,13 @@ from orchestrator.http.asgi.stream_responses import EventStreamRenderer, PlainTe
 from orchestrator.http.auth.permissions import HasScope
 from orchestrator.http.auth.principals import client_of
 from orchestrator.protocols.native.errors import error_result, to_recorded_error
-from orchestrator.protocols.native.jobs import wire
+from orchestrator.protocols.native.jobs import reruns, wire
 from orchestrator.protocols.native.jobs.filters import AnyJobFilters, RuntimeJobFilters
 from orchestrator.protocols.native.jobs.logs import event_response, log_response, step_log_response
 from orchestrator.protocols.native.jobs.openapi import (
     LIST_ANNOTATIONS,
     LIST_STEPS,
+    RERUN_JOB,
     document_any_jobs,
     document_runtime_jobs,
 )
@@ -53,7 +54,10 @@ from runtime_jobs.priorities import PRIORITIES
 from runtime_jobs.specs import JOB_TYPES, RUNTIME, configured_policy
 
 EVENTS_PER_PAGE = 500
-SCOPES = {"create": Scope.JOBS_WRITE, "bulk": Scope.JOBS_WRITE, "cancel": Scope.JOBS_WRITE, "retry": Scope.ORCH_OPERATE}
+SCOPES = {
+    **dict.fromkeys(("create", "bulk", "cancel", "rerun"), Scope.JOBS_WRITE),
+    "retry": Scope.ORCH_OPERATE,
+}
 ANNOTATIONS_PER_PAGE = 500
 QUERY_PARAMETERS = {
     "events": frozenset({"after"}),
@@ -293,6 +297,12 @@ class AnyJobViewSet(BaseJobViewSet):
     job_types = tuple(JOB_TYPES)
     collection = ANY_JOBS
     filterset_class = AnyJobFilters
+
+    @RERUN_JOB
+    @action(detail=True, methods=["post"], pagination_class=None, filterset_class=None)
+    def rerun(self, request: Request, job_id: str) -> Response:
+        """Queue a new job with the spec of this one, changed by a merge patch. It is no replay of this job."""
+        return respond(reruns.rerun, request, self.get_object())
 
     @LIST_STEPS
     @action(detail=True, pagination_class=None, filterset_class=None)

@@ -67,6 +67,7 @@ OF_ONE = [
     ("GET", "/v1/jobs/<job_id>/logs/stream", None),
     ("GET", "/v1/jobs/<job_id>/steps", None),
     ("GET", "/v1/jobs/<job_id>/annotations", None),
+    ("POST", "/v1/jobs/<job_id>/rerun", {"reason": "mine"}),
     ("GET", "/v1/batches/<batch_id>", None),
     ("POST", "/v1/batches/<batch_id>/approve", {"reason": "mine"}),
     ("POST", "/v1/batches/<batch_id>/cancel", {"reason": "mine"}),
@@ -93,6 +94,8 @@ OF_ONE = [
     ("GET", "/api/jobs/<job_id>", None),
     ("GET", "/api/jobs/<job_id>/graph", None),
     ("POST", "/api/jobs/<job_id>/cancel", {}),
+    ("POST", "/api/jobs/<job_id>/replay", {"reason": "mine"}),
+    ("GET", "/api/jobs/<job_id>/manifest", None),
     ("GET", "/runs/<run_id>/logs", None),
     ("GET", "/runs/<run_id>/artifacts", None),
     ("GET", "/v1/limits/<limit_id>", None),
@@ -153,6 +156,7 @@ LISTS_OF_CONTROL += ["/v1/notification-rules"]
 OF_DOCUMENT_004 = [
     ("GET", "/api/jobs"),
     ("POST", "/api/jobs"),
+    ("GET", "/api/jobs/<job_id>/replay"),
     ("GET", "/runs/<run_id>/artifacts/<name>"),
     ("POST", "/runs/<run_id>/heartbeat"),
 ]

@@ -1,0 +1,25 @@
+"""Finds the replays that have ended and have no verdict, and compares each with the job that it repeats."""
+
+from datetime import datetime
+from typing import Final
+
+from django.db import connection
+
+from orchestrator import services
+from orchestrator.maintenance.rows import RowRunner
+
+MAX_REPLAYS: Final = 50  # of one round: a comparison reads two manifests, and at most 1 MiB of a log
+
+_ENDED = """
+SELECT r.job_ulid FROM job_replays r JOIN runtime_jobs j ON j.root_job_ulid = r.job_ulid
+ WHERE r.verdict IS NULL AND j.finished_at IS NOT NULL AND r.job_ulid <> ALL (%s::text[])
+   AND NOT EXISTS (SELECT FROM runtime_jobs newer WHERE newer.retry_of_job_ulid = j.job_ulid)
+ ORDER BY r.id LIMIT %s"""
+
+
+def compare_ended_replays(rows: RowRunner, *, now: datetime | None = None) -> int:
+    """Record the verdicts of the replays that have ended. Returns how many."""
+    with connection.cursor() as cursor:
+        cursor.execute(_ENDED, [rows.suspended("job_ulid"), MAX_REPLAYS])
+        names = [row[0] for row in cursor.fetchall()]
+    return rows.each(services.compare_replay, [{"job_ulid": name} for name in names], now=now)
