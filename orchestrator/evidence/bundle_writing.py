@@ -22,6 +22,7 @@ from orchestrator.evidence.bundle_format import BundleFile
 from orchestrator.evidence.signing_keys import sign
 from orchestrator.http.api.datetimes import format_timestamp
 from orchestrator.notifications.envelopes import envelope_of
+from orchestrator.replays.models import Replay
 from orchestrator.selectors.event_pages import OPERATOR, Place, StoredEvent, events_of_job
 from runtime_jobs.events import canonical_event, canonical_result
 from runtime_jobs.identifiers import uuid_of
@@ -173,10 +174,13 @@ def _write_jobs(files: dict[str, _LineFile], scope: BundleScope, page_ended: Cal
     after = 0
     while page := list(jobs.filter(pk__gt=after).order_by("pk")[:JOBS_PER_PAGE]):
         bound = _write_histories(files[form.HISTORY], page, page_ended)
+        replays = Replay.objects.filter(job_ulid__in=[job.root_job_ulid for job in page if job.replay_of_job_ulid])
+        rows = {replay.job_ulid: replay for replay in replays}
         for job in page:
             files[form.JOBS].add(_job_entry(job, bound[job.job_ulid]))
             if job.replay_of_job_ulid is not None:
-                files[form.REPLAYS].add(_dumped(_replay_entry(job, job.replay_of_job_ulid)))
+                entry = _replay_entry(job, job.replay_of_job_ulid, rows.get(job.root_job_ulid))
+                files[form.REPLAYS].add(_dumped(entry))
         after = page[-1].pk
         page_ended()
 
@@ -229,12 +233,20 @@ def _job_entry(job: Job, bound: dict[str, Any]) -> bytes:
     return b'{"payload":' + payload + b',"result":' + result + b',"job":' + _dumped(described) + b"}"
 
 
-def _replay_entry(job: Job, original: str) -> dict[str, Any]:
+def _replay_entry(job: Job, original: str, replay: Replay | None) -> dict[str, Any]:
+    """Return an entry of `replays.jsonl`, with the manifests of both jobs: a reader compares them without a server."""
     return {
         "jobId": str(uuid_of(job.root_job_ulid)),
         "attempt": job.attempt,
         "replayOf": str(uuid_of(original)),
         "status": str(STATUS_OF_STATE[job.state]),
+        "reason": replay and replay.reason,
+        "sealed": replay and replay.is_sealed,
+        "verdict": replay and replay.verdict,
+        "decidedAt": format_timestamp(replay.decided_at) if replay else None,
+        "caveats": replay.caveats if replay else [],
+        "expected": replay and replay.expected,
+        "found": replay and replay.found,
     }
 
 
