@@ -103,27 +103,15 @@ class StellaClient:
             ServerUnavailable: There was no response.
             TimeUp: The deadline has come.
         """
-        for pause in (*PAUSES, None) if is_repeatable else (None,):
-            try:
-                response = self._session.request(
-                    method,
-                    self.url + path,
-                    params=_present(query),
-                    json=body,
-                    headers=dict(headers or {}),
-                    auth=self._token,
-                    timeout=self._timeout(READ_SECONDS),
-                    allow_redirects=False,
-                )
-            except CONNECTION_LOST as error:
-                self.deadline.left(READ_SECONDS)
-                if pause is None:
-                    raise self.away(error) from None
-                self._pause(self.deadline.left(pause))
-                continue
-            if pause is None or response.status_code not in REPEATED_STATUSES:
-                break
-            self._pause(self.deadline.left(max(pause, _retry_after(response))))
+        response = self._send(
+            method,
+            self.url + path,
+            is_repeatable=is_repeatable,
+            params=_present(query),
+            json=body,
+            headers=dict(headers or {}),
+            auth=self._token,
+        )
         _require_success(response)
         return JsonReply(response.status_code, self._json(response), response.headers)
 
@@ -164,21 +152,47 @@ class StellaClient:
             ServerUnavailable: The connection was lost.
         """
         options: dict[str, Any] = {
-            "timeout": self._timeout(READ_SECONDS),
+            "is_repeatable": True,
             "stream": True,
-            "allow_redirects": False,
             "headers": {"Accept": "*/*", "Accept-Encoding": "identity"},
         }
+        response = self._send("GET", self.url + path, auth=self._token, **options)
+        if response.is_redirect:
+            address = urljoin(response.url, response.headers["Location"])
+            response.close()
+            response = self._send("GET", address, auth=WithoutToken(), **options)
         try:
-            response = self._session.get(self.url + path, auth=self._token, **options)
-            if response.is_redirect:
-                address = urljoin(response.url, response.headers["Location"])
-                response.close()
-                response = self._session.get(address, auth=WithoutToken(), **options)
             with response:
                 _require_success(response)
                 yield response.iter_content(1 << 16)
         except CONNECTION_LOST as error:
+            raise self.away(error) from None
+
+    def _send(self, method: str, url: str, *, is_repeatable: bool, **options: Any) -> requests.Response:
+        """Return the response to a request, whatever its status, after as many tries as permitted.
+
+        Raises:
+            ServerUnavailable: There was no response.
+            TimeUp: The deadline has come.
+        """
+        for pause in PAUSES if is_repeatable else ():
+            try:
+                response = self._send_once(method, url, **options)
+            except ServerUnavailable:
+                self._pause(self.deadline.left(pause))
+                continue
+            if response.status_code not in REPEATED_STATUSES:
+                return response
+            response.close()
+            self._pause(self.deadline.left(max(pause, _retry_after(response))))
+        return self._send_once(method, url, **options)
+
+    def _send_once(self, method: str, url: str, **options: Any) -> requests.Response:
+        timeout = self._timeout(READ_SECONDS)
+        try:
+            return self._session.request(method, url, timeout=timeout, allow_redirects=False, **options)
+        except CONNECTION_LOST as error:
+            self.deadline.left(READ_SECONDS)
             raise self.away(error) from None
 
     def away(self, error: Exception) -> ServerUnavailable:

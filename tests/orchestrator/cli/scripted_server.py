@@ -12,7 +12,8 @@ Respond = Callable[[BaseHTTPRequestHandler, int], None]
 def respond(handler: BaseHTTPRequestHandler, status: int, body: bytes = b"{}", **headers: str) -> None:
     """Send a response."""
     handler.send_response(status)
-    for name, value in ({"Content_Type": "application/json", "Content_Length": str(len(body))} | headers).items():
+    usual = {"Content_Type": "application/json", "Content_Length": str(len(body)), "Connection": "close"}
+    for name, value in (usual | headers).items():
         handler.send_header(name.replace("_", "-"), value)
     handler.end_headers()
     handler.wfile.write(body)

@@ -107,6 +107,18 @@ def test_a_download_that_ends_too_early_is_no_download():
         list(blocks)
 
 
+def test_a_download_begins_again_while_nothing_has_arrived():
+    def answer(handler, number):
+        if number == 2:
+            respond(handler, 503, BUSY)
+        elif number > 2:
+            respond(handler, 200, b"content")
+
+    with scripted(answer) as server, client_of(server)[0].download("/runs/x/artifacts/a") as blocks:
+        assert b"".join(blocks) == b"content"
+    assert len(server.requests) == 3
+
+
 def test_a_page_for_browsers_is_no_answer():
     page = scripted(lambda handler, _: respond(handler, 200, b"<html>"))
     with page as server, pytest.raises(ServerUnavailable, match="right server"):
