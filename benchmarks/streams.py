@@ -29,6 +29,7 @@ from runtime_jobs.identifiers import uuid_of
 from runtime_jobs.specs import JOB_TYPES
 from runtime_jobs.specs.payload import PACK_RUN, PayloadSpec
 from tests.factories import ALICE, TIMINGS, WorkerFactory, claimed, submission
+from tests.packs import simple_payload
 
 LAYOUT = "asgi-1"
 POOL = "streams"
@@ -155,9 +156,10 @@ def _followed(cluster: Cluster, server: servers.Serving, token: str, count: int,
 
 def _new_run() -> Claimed:
     """Return the lease of a new pack run whose log has a first chunk."""
-    spec = PayloadSpec(PACK_RUN, {"packId": "bench"}, timeout_seconds=600)
+    project = tenants.project(TENANTS[0], POOL)
+    spec = PayloadSpec(PACK_RUN, simple_payload(project.organization), timeout_seconds=600)
     services.submit(
-        submission(tenants.project(TENANTS[0], POOL), spec),
+        submission(project, spec),
         policy=JOB_TYPES[PACK_RUN].policy(**TIMINGS),
         default_pool=POOL,
         actor=ALICE,

@@ -250,9 +250,30 @@ class MirrorOutdated(LifecycleError):
 
 
 class PayloadDigestMismatch(LifecycleError):
-    """The digest that the client sent is not that of the payload."""
+    """The digest that the client sent is not that of the payload, or of the plan that the payload names."""
 
     code = "digest_mismatch"
+
+
+class ArtifactDigestMismatch(LifecycleError):
+    """The digest that the client sent is not that of the uploaded artifact. Its content was deleted."""
+
+    code = "digest_mismatch"
+
+
+class InvalidArtifactName(Invalid):
+    """The name of an artifact is not a relative path without special parts."""
+
+    code = "invalid_artifact_name"
+
+    def __init__(self, reason: str) -> None:
+        super().__init__({"name": [reason]}, reason)
+
+
+class ArtifactQuotaExceeded(LifecycleError):
+    """The job has as many artifacts, or bytes of them, as the plan allows: `limit`."""
+
+    code = "artifact_quota"
 
 
 class IdempotencyConflict(LifecycleError):

@@ -10,6 +10,7 @@ from django.db.models import Q
 
 from orchestrator import services
 from orchestrator.artifacts.addresses import MODELS
+from orchestrator.artifacts.pieces import remove_pieces
 from orchestrator.artifacts.storage import artifact_storage, file_storage, is_file_storage
 from orchestrator.artifacts.uploads import confirm_uploads
 from orchestrator.counters import count, runs_pruned
@@ -86,13 +87,15 @@ def _delete_abandoned(model: type[StoredObject]) -> int:
     storage, deleted, last = artifact_storage(), 0, 0
     while True:
         rows = model._default_manager.filter(is_abandoned=True, pk__gt=last).order_by("pk")  # noqa: SLF001 as above
-        found = list(rows.values_list("pk", "object_key")[:ROWS_PER_ROUND])
+        found = list(rows[:ROWS_PER_ROUND])
         if not found:
             return deleted
-        for key, object_key in found:
-            storage.remove(object_key)
-            deleted += services.delete_abandoned(model, key)
-        last = found[-1][0]
+        for row in found:
+            if row.is_in_pieces:
+                remove_pieces(storage, row.object_key, row.byte_count)
+            storage.remove(row.object_key)
+            deleted += services.delete_abandoned(model, row.pk)
+        last = found[-1].pk
 
 
 def _delete_parts() -> None:

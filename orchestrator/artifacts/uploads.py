@@ -43,7 +43,8 @@ def confirm_uploads(rows: Sequence[StoredT]) -> list[StoredT]:
     """Ask the bucket for objects that were announced and are not complete. Return the rows that are complete now.
 
     A bucket reports no upload to the server, so the server asks when a client lists the objects, and periodically.
-    An object of another size than announced stays incomplete. With a folder there is nothing to ask.
+    An object of another size than announced stays incomplete. So does one that is sent in pieces: its digest was not
+    compared yet. With a folder there is nothing to ask.
 
     Args:
         rows: Rows that are not complete.
@@ -51,6 +52,7 @@ def confirm_uploads(rows: Sequence[StoredT]) -> list[StoredT]:
     Raises:
         OSError: The bucket does not answer.
     """
+    rows = [row for row in rows if not row.is_in_pieces]
     if is_file_storage() or not rows:
         return []
     release_connections()

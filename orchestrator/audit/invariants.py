@@ -8,6 +8,7 @@ from orchestrator.audit.incident_invariants import INCIDENT_INVARIANTS
 from orchestrator.audit.invariant import Invariant, listed
 from orchestrator.audit.lane_invariants import LANE_INVARIANTS
 from orchestrator.audit.log_invariants import LOG_INVARIANTS
+from orchestrator.audit.pack_invariants import PACK_INVARIANTS
 from orchestrator.audit.replay_invariants import REPLAY_INVARIANTS
 from orchestrator.audit.storage_invariants import STORAGE_INVARIANTS
 from orchestrator.audit.usage_invariants import USAGE_INVARIANTS
@@ -284,6 +285,7 @@ INVARIANTS = (
     *INCIDENT_INVARIANTS,
     *LANE_INVARIANTS,
     *LOG_INVARIANTS,
+    *PACK_INVARIANTS,
     *REPLAY_INVARIANTS,
     *STORAGE_INVARIANTS,
     *USAGE_INVARIANTS,

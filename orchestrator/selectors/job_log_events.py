@@ -30,7 +30,7 @@ QUEUED, RUNNING, ENDED = range(3)  # the rank of a step's status
 
 _ID = re.compile(r"(\d{1,9})((?:-\d{1,9}\.\d{1,15}\.[012])*)", re.ASCII)
 _OVERVIEW = """
-SELECT j.state, j.status,
+SELECT j.state, j.status, j.exit_code,
        CASE WHEN j.job_type = 'pack-run' AND j.finished_at IS NULL THEN (
             SELECT extract(epoch FROM clock_timestamp() - c.created_at)::float8 FROM runtime_job_log_chunks c
              WHERE c.job_ulid = j.job_ulid ORDER BY c.step DESC, c.seq DESC LIMIT 1) END,
@@ -39,7 +39,7 @@ SELECT j.state, j.status,
   FROM runtime_jobs j
   LEFT JOIN ((SELECT * FROM runtime_job_steps WHERE job_ulid = %(job)s) s
         FULL JOIN (SELECT * FROM step_logs WHERE job_ulid = %(job)s) l ON l.step = s.index) ON true
- WHERE j.job_ulid = %(job)s ORDER BY 4"""
+ WHERE j.job_ulid = %(job)s ORDER BY 5"""
 
 
 class StepPlace(NamedTuple):
@@ -126,12 +126,14 @@ class Overview:
         status: Its public status.
         steps: Its steps.
         log_age: The seconds since the newest chunk of a pack run that has not ended; None for all other jobs.
+        exit_code: The exit code that its worker reported, or None.
     """
 
     state: str | None
     status: str | None
     steps: list[StepRow]
     log_age: float | None = None
+    exit_code: int | None = None
 
     @property
     def has_ended(self) -> bool:
@@ -146,8 +148,9 @@ def overview(job_ulid: str) -> Overview:
         rows = cursor.fetchall()
     if not rows:
         return Overview(None, None, [])
-    state, status, log_age, *_ = rows[0]
-    return Overview(state, status, [StepRow(*row[3:]) for row in rows if row[3] is not None], log_age)
+    state, status, exit_code, log_age, *_ = rows[0]
+    steps = [StepRow(*row[4:]) for row in rows if row[4] is not None]
+    return Overview(state, status, steps, log_age, exit_code)
 
 
 class JobLogEvents:
@@ -200,9 +203,9 @@ class _Batch:
         after = self._position()
         if self._events or self._is_full or not self._found.has_ended:
             return ChunkBatch(b"".join(self._events), after, ended=False)
-        return ChunkBatch(
-            _event("end", {"status": self._found.status, "state": self._found.state}, after), after, ended=True
-        )
+        found = self._found
+        end = {"status": found.status, "state": found.state, "exit_code": found.exit_code}
+        return ChunkBatch(_event("end", end, after), after, ended=True)
 
     @property
     def _is_full(self) -> bool:

@@ -11,11 +11,16 @@ from orchestrator.services.actions_runners import (
     revoke_runner,
     rotate_registration_token,
 )
+from orchestrator.services.artifact_pieces import (
+    add_artifact_piece,
+    begin_lease_artifact,
+    complete_lease_artifact,
+    find_received_artifact,
+)
 from orchestrator.services.artifacts import (
     abandon_objects,
     begin_artifact,
     begin_cache_entry,
-    begin_lease_artifact,
     complete_upload,
     delete_abandoned,
     delete_stored_object,
@@ -74,6 +79,7 @@ from orchestrator.services.notification_rules import (
     delete_notification_rule,
 )
 from orchestrator.services.operator_actions import revoke, revoke_leases_of, rotate_worker_token, set_worker_state
+from orchestrator.services.packs import register_pack_version
 from orchestrator.services.payload_schemas import remove_payload_schema, set_payload_schema
 from orchestrator.services.personal_keys import create_personal_key, revoke_personal_key
 from orchestrator.services.priority import prioritize, raise_queued_priority
@@ -152,6 +158,7 @@ __all__ = [
     "acknowledge_cancel",
     "acknowledge_incident",
     "acknowledge_many",
+    "add_artifact_piece",
     "add_repository",
     "add_runner_spec",
     "append_log",
@@ -176,6 +183,7 @@ __all__ = [
     "complete",
     "complete_and_claim",
     "complete_late",
+    "complete_lease_artifact",
     "complete_many",
     "complete_upload",
     "create_api_token",
@@ -206,6 +214,7 @@ __all__ = [
     "fail_and_claim",
     "fail_many",
     "find_cache_entry",
+    "find_received_artifact",
     "find_runner",
     "flush_late_chunks",
     "force_cancel",
@@ -218,6 +227,7 @@ __all__ = [
     "raise_queued_priority",
     "redeliver",
     "redeliver_many",
+    "register_pack_version",
     "register_runner",
     "register_worker",
     "release",

@@ -12,6 +12,7 @@ from leases.models import LimitKind
 from leases.scheduling.lanes import LaneKey
 from leases.scheduling.limits import LimitTarget
 from leases.scheduling.submit_quotas import QuotaColumns, RemainingQuota, remaining_quota_in
+from orchestrator.services.packs import require_pack
 from orchestrator.services.payload_schemas import require_matching_payload
 from orchestrator.services.unit_of_work import UnitOfWork
 from runtime_jobs.db_time import database_now
@@ -25,10 +26,10 @@ from runtime_jobs.errors import (
     RepositoryNotAllowed,
     TimeoutAbovePlan,
 )
-from runtime_jobs.models import Job, Organization, Plan, Project
+from runtime_jobs.models import Job, Organization, PackVersion, Plan, Project
 from runtime_jobs.prepared_queries import PreparedQuery, Sql
 from runtime_jobs.priorities import EMERGENCY, priority_name
-from runtime_jobs.specs import JOB_TYPES, JobSpec, PayloadSpec
+from runtime_jobs.specs import JOB_TYPES, PACK_RUN, JobSpec, PayloadSpec
 from runtime_jobs.specs.exports import bundle_errors, is_audit_bundle
 from runtime_jobs.specs.payload import EXPORT
 from workers.models import Pool
@@ -113,12 +114,13 @@ def bounded_priority(job: Job) -> int:
 
 @dataclass(frozen=True)
 class Placement:
-    """The scheduling fields of an admitted job."""
+    """The scheduling fields of an admitted job, and the version of the pack that a pack run names."""
 
     priority: int
     pool: str
     least_isolation: str
     limited_by_address: bool
+    pack: PackVersion | None = None
 
 
 @dataclass(frozen=True)
@@ -260,7 +262,9 @@ def admit(
         TimeoutAbovePlan: The timeout exceeds that of the plan.
         PoolForbidden: The pool is not that of the project. It may belong to another tenant.
         PriorityForbidden: The priority exceeds that of the plan.
-        Invalid: The payload does not match the schema of the organization, or names no valid time for a bundle.
+        Invalid: The payload does not match the schema of the organization, or names no version of a pack, or no valid
+            time for a bundle.
+        PayloadDigestMismatch: The version of the pack has another plan than the payload says.
     """
     organization = context.organizations.get(org_slug)
     if organization is None:
@@ -281,6 +285,8 @@ def admit(
         _require_valid_export(spec)
         require_matching_payload(organization, spec)
     placement = _placement(organization, project, spec, context)
+    if isinstance(spec, PayloadSpec) and spec.job_type == PACK_RUN:
+        placement = replace(placement, pack=require_pack(organization, spec.payload))
     if pool not in {None, placement.pool}:
         raise PoolForbidden(f"pool: jobs of the project {org_slug}/{project_slug} cannot use the pool {pool}.")
     if priority is None:

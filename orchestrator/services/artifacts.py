@@ -94,30 +94,6 @@ def begin_artifact(
 
 
 @operation
-def begin_lease_artifact(
-    uow: UnitOfWork, *, lease_ulid: str, worker: Worker, name: str, size_bytes: int, now: datetime | None = None
-) -> StoredArtifact:
-    """Announce an artifact of the job of a lease.
-
-    Args:
-        uow: The unit of work, which `operation` passes.
-        lease_ulid: The lease.
-        worker: The worker that holds it.
-        name: The valid name, a relative path.
-        size_bytes: The size of the object.
-        now: The time of the announcement; by default the time of the database after the lock.
-
-    Raises:
-        StaleLease: The lease is not valid.
-        ResourceConflict: The job has an artifact of this name.
-        StorageQuotaExceeded: The organization would have more bytes than its plan allows.
-    """
-    locked = lock_lease(lease_ulid=lease_ulid, worker=worker, now=now)
-    require_valid_lease(locked)
-    return begin_artifact(uow, job=locked.job, name=name, size_bytes=size_bytes, now=locked.now)
-
-
-@operation
 def begin_cache_entry(
     _: UnitOfWork,
     *,

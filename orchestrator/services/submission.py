@@ -16,7 +16,7 @@ from runtime_jobs.errors import ResourceConflict
 from runtime_jobs.events import Actor
 from runtime_jobs.models import Job
 from runtime_jobs.prepared_queries import new_instance
-from runtime_jobs.specs import JobPolicy, JobSpec
+from runtime_jobs.specs import JOB_TYPES, JobPolicy, JobSpec
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,8 @@ def _first_result(
 
 def new_job(submission: Submission, policy: JobPolicy) -> Job:
     """Return a new job with the fields of the request and of its policy, not yet admitted."""
-    columns = submission.spec.columns() | vars(policy)
+    spec = submission.spec
+    columns = spec.columns() | vars(policy) | JOB_TYPES[spec.job_type].own_terms(spec)
     columns["org_slug"] = submission.org_slug
     columns["project_slug"] = submission.project_slug
     columns["trigger_kind"] = submission.trigger_kind
@@ -170,6 +171,9 @@ def admit_job(
     )
     job.priority, job.pool, job.least_isolation = placement.priority, placement.pool, placement.least_isolation
     job.limited_by_address = placement.limited_by_address
+    if placement.pack is not None:
+        job.spec = job.spec | {"plan": placement.pack.plan}
+        job.allow_network = placement.pack.plan.get("allow_network", False)
     status = snapshot.get_status(submission.depends_on, org_slug=job.org_slug)
     if limited:  # last: a job that is refused for another reason uses no quota
         context.reserve_quota(job.org_slug)

@@ -8,6 +8,7 @@ from runtime_jobs.models.idempotency import IdempotencyKey
 from runtime_jobs.models.identity import IdentityKey
 from runtime_jobs.models.jobs import Job
 from runtime_jobs.models.output import Artifact, FailureExplanation, LogChunk, UnsentRun
+from runtime_jobs.models.packs import PackVersion
 from runtime_jobs.models.payload_schemas import PayloadSchema
 from runtime_jobs.models.repositories import Repository
 from runtime_jobs.models.secrets import MaskSnapshot, Secret, Variable
@@ -51,6 +52,7 @@ __all__ = [
     "Membership",
     "OperatorEvent",
     "Organization",
+    "PackVersion",
     "PayloadSchema",
     "PersonalKey",
     "Plan",

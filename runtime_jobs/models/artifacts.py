@@ -41,6 +41,11 @@ class StoredObject(models.Model):
     class Meta:
         abstract = True
 
+    @property
+    def is_in_pieces(self) -> bool:
+        """Whether the worker sends the object in pieces and closes it itself."""
+        return False
+
 
 class StoredArtifact(StoredObject):
     """A file that a job keeps for people and other jobs.
@@ -48,6 +53,7 @@ class StoredArtifact(StoredObject):
     Attributes:
         job: The job that uploads it.
         batch: The batch whose jobs share the names of their artifacts: a workflow run. None: the names are the job's.
+        received_bytes: The bytes that were received in pieces; 0 for an object that is sent whole.
     """
 
     artifact_ulid = models.CharField(max_length=ID_LENGTH, unique=True, default=new_artifact_id, editable=False)
@@ -65,6 +71,7 @@ class StoredArtifact(StoredObject):
     )
     name = models.CharField(max_length=MAX_ARTIFACT_NAME_LENGTH)
     expires_at = models.DateTimeField("expires", null=True, help_text="Null: never.")
+    received_bytes = models.BigIntegerField(default=0, db_default=0)
 
     class Meta:
         db_table = "runtime_stored_artifacts"
@@ -89,6 +96,10 @@ class StoredArtifact(StoredObject):
 
     def __str__(self) -> str:
         return self.name
+
+    @property
+    def is_in_pieces(self) -> bool:
+        return self.received_bytes > 0
 
 
 class CacheEntry(StoredObject):

@@ -28,6 +28,8 @@ MAX_QUEUED = 10_000
 SUBMITS_PER_MINUTE = 6_000
 SUBMIT_BURST = 2_000
 MAX_STORED_BYTES = 50 << 30
+MAX_JOB_ARTIFACTS = 1_000
+MAX_JOB_ARTIFACT_BYTES = 10 << 30
 MAX_BATCH_JOBS = 64  # a smaller quota could never accept the largest batch
 DEFAULT_TIMEOUT_SECONDS = 3_600
 MAX_SLUG_LENGTH = 63
@@ -110,6 +112,23 @@ class Plan(models.Model):
         db_default=MAX_STORED_BYTES,
         validators=[MinValueValidator(0)],
         help_text="Artifacts and caches per organization. Further uploads are answered 402. Empty: unlimited.",
+    )
+    max_job_artifacts = models.PositiveIntegerField(
+        "max artifacts per job",
+        null=True,
+        blank=True,
+        default=MAX_JOB_ARTIFACTS,
+        db_default=MAX_JOB_ARTIFACTS,
+        help_text="Artifacts that the worker of one job uploads. Further ones are answered 429. Empty: unlimited.",
+    )
+    max_job_artifact_bytes = models.BigIntegerField(
+        "max artifact bytes per job",
+        null=True,
+        blank=True,
+        default=MAX_JOB_ARTIFACT_BYTES,
+        db_default=MAX_JOB_ARTIFACT_BYTES,
+        validators=[MinValueValidator(0)],
+        help_text="Bytes of these artifacts together. Further ones are answered 429. Empty: unlimited.",
     )
     weight = models.PositiveIntegerField(
         "fair-share weight",

@@ -9,6 +9,7 @@ from typing import Any
 
 import rfc8785
 
+from runtime_jobs.identifiers import uuid_of
 from runtime_jobs.models.jobs import Job
 
 SCAN, POLICY_RUN, EXPORT, PACK_RUN, ADVISORY_SYNC = "scan", "policy-run", "export", "pack-run", "advisory-sync"
@@ -31,6 +32,8 @@ class PayloadSpec:
         timeout_seconds: The time limit of the job.
         cursors: The position in each feed from which the job reads, by the name of the feed. Opaque.
         requested_at: When the client says that the job was requested, RFC 3339, or None. Displayed and not used.
+        plan: The plan of a pack run, which the admission copies from the version of the pack. None before, and for all
+            other types.
     """
 
     job_type: str
@@ -38,6 +41,7 @@ class PayloadSpec:
     timeout_seconds: int
     cursors: Mapping[str, str] = field(default_factory=dict)
     requested_at: str | None = None
+    plan: Mapping[str, Any] | None = None
 
     source = None
     least_isolation = None
@@ -48,14 +52,15 @@ class PayloadSpec:
         return payload_digest(self.payload)
 
     def columns(self) -> dict[str, Any]:
+        spec = {
+            "payload": dict(self.payload),
+            "cursors": dict(self.cursors),
+            "requested_at": self.requested_at,
+        }
         return {
             "job_type": self.job_type,
             "timeout_seconds": self.timeout_seconds,
-            "spec": {
-                "payload": dict(self.payload),
-                "cursors": dict(self.cursors),
-                "requested_at": self.requested_at,
-            },
+            "spec": spec if self.plan is None else spec | {"plan": dict(self.plan)},
             "payload_digest": self.digest,
         }
 
@@ -119,6 +124,7 @@ def payload_from_job(job: Job) -> PayloadSpec:
         timeout_seconds=job.timeout_seconds or 0,
         cursors=job.spec["cursors"],
         requested_at=job.spec["requested_at"],
+        plan=job.spec.get("plan"),
     )
 
 
@@ -136,9 +142,12 @@ def serialize_payload_for_lease(job: Job, confined: dict[str, Any]) -> dict[str,
 
     `sealed` obliges the worker to execute the job without network: what it does with a payload is its own matter.
     """
-    digest = {"payload_digest": public_digest(job.payload_digest)}
-    sealed = {"sealed": job.spec.get("sealed", False)}
-    return {"source": None, "request": serialize_payload(job) | digest | sealed | confined}
+    names = {
+        "run_id": str(uuid_of(job.root_job_ulid)),
+        "payload_digest": public_digest(job.payload_digest),
+        "sealed": job.spec.get("sealed", False),
+    }
+    return {"source": None, "request": serialize_payload(job) | names | confined}
 
 
 def public_digest(digest: str) -> str:

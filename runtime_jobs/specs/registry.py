@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from django.conf import settings
 
 from runtime_jobs.models.jobs import Job
-from runtime_jobs.specs import actions, exports, manifests, oci, payload, runtime, steps
+from runtime_jobs.specs import actions, exports, manifests, oci, packs, payload, runtime, steps
 from runtime_jobs.specs.manifests import JobProducts
 from runtime_jobs.specs.readiness import JobReadiness, readiness_of
 from runtime_jobs.specs.source import RepositorySource
@@ -114,6 +114,7 @@ class JobType:
         manifest: Returns the manifest of a job that has ended: inputs, environment, outputs. Without it a job cannot be
             replayed, because something outside of the job belongs to its first execution.
         unpinned: Returns what of a job is not fixed, each a sentence. Another execution may then have other outputs.
+        own_terms: Returns the members of the policy that a specification names itself.
     """
 
     from_job: Callable[[Job], JobSpec]
@@ -135,6 +136,7 @@ class JobType:
     has_payload: bool = False
     manifest: Callable[[Job, JobProducts], dict[str, Any]] | None = None
     unpinned: Callable[[Job], tuple[str, ...]] = lambda _: ()
+    own_terms: Callable[[Any], dict[str, int]] = lambda _: {}
 
     def policy(
         self,
@@ -231,7 +233,20 @@ JOB_TYPES = {
             unpinned=manifests.unpinned_payload,
         )
         for job_type in payload.PAYLOAD_TYPES
+        if job_type != payload.PACK_RUN
     },
+    payload.PACK_RUN: JobType(
+        from_job=payload.payload_from_job,
+        serialize=payload.serialize_payload,
+        serialize_for_lease=packs.serialize_pack_for_lease,
+        needs_ingest=False,
+        complete_beats_cancel=False,
+        needs_hosted_analysis=False,
+        has_payload=True,
+        own_terms=packs.heartbeat_terms,
+        manifest=manifests.reported_manifest,
+        unpinned=manifests.unpinned_payload,
+    ),
 }
 
 

@@ -2,12 +2,14 @@
 
 import hashlib
 import json
+from uuid import UUID
 
 import pytest
 from django.db import connection
 from hypothesis import given
 from hypothesis import strategies as st
 
+from runtime_jobs.identifiers import public_id_of
 from runtime_jobs.models import Job
 from runtime_jobs.specs import JOB_TYPES, PAYLOAD_TYPES, PayloadSpec, configured_policy
 from runtime_jobs.specs.payload import (
@@ -21,6 +23,7 @@ from runtime_jobs.specs.payload import (
 SPEC = PayloadSpec(
     "scan", {"imageRef": "nginx:latest", "options": {}}, timeout_seconds=60, cursors={"advisory": "cursor-abc"}
 )
+RUN = UUID("01890a5d-ac96-774b-bcce-b302099a8057")
 NUMBERS = st.floats(allow_nan=False, allow_infinity=False) | st.integers(-MAX_INTEGER, MAX_INTEGER)
 VALUES = st.recursive(
     st.none() | st.booleans() | NUMBERS | st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")),
@@ -43,12 +46,13 @@ def test_each_type_has_the_same_rules(job_type):
 
 
 def test_the_columns_contain_the_specification():
-    job = Job(**SPEC.columns())
+    job = Job(**SPEC.columns(), root_job_ulid=public_id_of("rtj", RUN))
     assert JOB_TYPES["scan"].from_job(job) == SPEC
     assert JOB_TYPES["scan"].from_job(job).digest == job.payload_digest == SPEC.digest
     leased = JOB_TYPES["scan"].serialize_for_lease(job, {"least_isolation": "none", "egress": []})
     assert leased["request"]["payload"] == SPEC.payload
     assert leased["request"]["cursors"] == {"advisory": "cursor-abc"}
+    assert leased["request"]["run_id"] == str(RUN)
     assert leased["request"]["payload_digest"] == f"sha256:{SPEC.digest}"
 
 

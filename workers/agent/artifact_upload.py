@@ -21,7 +21,8 @@ from workers.agent.sanitize import one_line
 logger = logging.getLogger(__name__)
 
 SECONDS = 600.0  # for all artifacts of a job: the server fails a job that uploads for longer than 900
-_NO_FURTHER = frozenset({402, 403, 404})  # quota, permission, a server without this operation: the same for the next
+# Quotas, permission, a server without this operation: the same for the next artifact.
+_NO_FURTHER = frozenset({402, 403, 404, 429})
 
 
 class ArtifactAnnouncer(Protocol):

@@ -100,10 +100,17 @@ class PayloadSpecInput(StrictSerializer):
 class LeasedPayloadOutput(PayloadSpecInput):
     """Payload of a leased job, its digest, and the sandbox that it requires."""
 
+    run_id = serializers.UUIDField(help_text="The id of the job below `/api/jobs` and `/runs`.")
     payload_digest = serializers.CharField(help_text="`sha256:` and the SHA-256 of the payload's canonical form.")
     sealed = serializers.BooleanField(help_text="Of a sealed replay: the worker executes the job without network.")
     least_isolation = serializers.CharField()
     egress = serializers.ListField(child=serializers.CharField())
+    plan = serializers.DictField(
+        required=False, help_text="Only of pack runs, as the next three: the plan of the pack, with all members."
+    )
+    plan_hash = serializers.CharField(required=False, help_text="That of the version of the pack.")
+    inputs = serializers.DictField(required=False, help_text="Those of the payload, else the defaults of the plan.")
+    allow_network = serializers.BooleanField(required=False)
 
 
 def build_payload_spec(job_type: str, validated: dict[str, Any]) -> PayloadSpec:

@@ -24,6 +24,9 @@ CODES: dict[str, ErrorCode] = {
         400, "A query parameter is unknown, repeated, empty or invalid; `errors` names it and what is allowed."
     ),
     "timeout_above_plan": ErrorCode(400, "The time limit of the job exceeds that of the plan, `max_timeout_seconds`."),
+    "invalid_artifact_name": ErrorCode(
+        400, "The name of the artifact is no relative path, or has a part such as `..`; `errors` says what is wrong."
+    ),
     "invalid_dependency": ErrorCode(
         400, "`depends_on` names an id that is no job of the organization; `errors` names it."
     ),
@@ -80,7 +83,8 @@ CODES: dict[str, ErrorCode] = {
         "The lease ended with another message, the run belongs to another job, the limit, slug, association or job id "
         "exists already, the runner is archived, the spec is in use, the organization has an owner, the scope has as "
         "many secrets or variables as it may have, the organization has as many webhooks or notification rules as it "
-        "may have, the delivery is on its way, another artifact has the name, or the incident is resolved.",
+        "may have, the delivery is on its way, another artifact has the name, the artifact is complete, the version of "
+        "the pack has another plan, or the incident is resolved.",
     ),
     "already_final": ErrorCode(409, "The job has ended; `job_status` is its status."),
     "already_retried": ErrorCode(409, "A newer attempt exists: `newer_job_id`."),
@@ -104,11 +108,16 @@ CODES: dict[str, ErrorCode] = {
     "idempotency_conflict": ErrorCode(409, "The Idempotency-Key was used with another request. Use a new key."),
     "digest_mismatch": ErrorCode(
         409,
-        "`payloadDigest` is not the digest of the payload; `detail` has the right one. Of a replay: the stored input "
-        "of the job was changed.",
+        "`payloadDigest` is not the digest of the payload, `planHash` not that of the version of the pack, or `sha256` "
+        "not that of the uploaded artifact; `detail` has the right one. The content of the artifact was deleted. "
+        "Of a replay: the stored input of the job was changed.",
     ),
-    "chunk_conflict": ErrorCode(409, "A chunk with this number and other bytes is stored."),
-    "chunk_gap": ErrorCode(409, "An earlier chunk is missing; send `expected_seq` first."),
+    "chunk_conflict": ErrorCode(
+        409, "A chunk with this number and other bytes is stored, or a piece with this offset and other bytes."
+    ),
+    "chunk_gap": ErrorCode(
+        409, "An earlier chunk or piece is missing; send `expected_seq` or `expected_offset` first."
+    ),
     "run_conflict": ErrorCode(409, "Ingest has another run of this job, of another command."),
     "run_mismatch": ErrorCode(409, "The run was uploaded under another lease of the job. Upload it under this lease."),
     "length_required": ErrorCode(411, "The body has no Content-Length."),
@@ -136,6 +145,10 @@ CODES: dict[str, ErrorCode] = {
     ),
     "submit_rate_exceeded": ErrorCode(
         429, "The plan allows `limit` submits per minute, `burst` at once. Wait `Retry-After` seconds."
+    ),
+    "artifact_quota": ErrorCode(
+        429,
+        "The job would have more artifacts, or more bytes of them, than the plan allows, `limit`. Do not repeat it.",
     ),
     "too_many_concurrency_keys": ErrorCode(
         429, "The organization has `limit` concurrency keys. Keys that are no longer used are removed."

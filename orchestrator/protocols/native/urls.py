@@ -16,6 +16,7 @@ urlpatterns = [
     path("", include("orchestrator.protocols.native.identity.urls")),
     path("", include("orchestrator.protocols.native.signing_keys.urls")),
     path("", include("orchestrator.protocols.native.payload_schemas.urls")),
+    path("", include("orchestrator.protocols.native.packs.urls")),
     path("", include("orchestrator.protocols.native.webhooks.urls")),
     path("", include("orchestrator.protocols.native.notification_rules.urls")),
 ]

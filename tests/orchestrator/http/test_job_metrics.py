@@ -35,6 +35,7 @@ from tests.factories import (
     submitted_steps,
 )
 from tests.orchestrator.http.test_metrics import scrape, value
+from tests.packs import simple_payload
 
 pytestmark = pytest.mark.django_db(transaction=True)  # the event history is read below the oldest open transaction
 
@@ -288,7 +289,7 @@ def test_the_metrics_of_document_004_have_its_names_and_labels(tally, organizati
 def test_pack_runs_have_metrics_of_their_own(tally, organization):
     text = scrape()
     assert value(text, "pack_run_heartbeats_total") == value(text, "pack_run_artifacts_total") == 0
-    given = submission(organization.projects.get(), PayloadSpec("pack-run", {}, 300))
+    given = submission(organization.projects.get(), PayloadSpec("pack-run", simple_payload(organization), 300))
     policy = JOB_TYPES["pack-run"].policy(**TIMINGS)
     services.submit(given, policy=policy, default_pool="shared-linux", actor=ALICE)
     taken = claimed(job_types=("pack-run",))
@@ -306,7 +307,7 @@ def test_pack_runs_have_metrics_of_their_own(tally, organization):
 
 
 def test_the_lag_of_a_followed_log_of_a_pack_run_is_measured(organization):
-    given = submission(organization.projects.get(), PayloadSpec("pack-run", {}, 300))
+    given = submission(organization.projects.get(), PayloadSpec("pack-run", simple_payload(organization), 300))
     policy = JOB_TYPES["pack-run"].policy(**TIMINGS)
     services.submit(given, policy=policy, default_pool="shared-linux", actor=ALICE)
     taken = claimed(job_types=("pack-run",))

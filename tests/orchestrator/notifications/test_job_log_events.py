@@ -191,10 +191,10 @@ def test_the_end_is_the_last_event_also_for_a_job_without_steps():
     services.append_log(lease_ulid=claim.lease.lease_ulid, worker=claim.lease.worker, seq=0, chunk=b"text", step=1)
     client = Client(claim.job.job_ulid).read()
     assert (client.text(1), client.ended) == ("text", False)
-    services.fail(lease_ulid=claim.lease.lease_ulid, worker=claim.lease.worker, reason="worker_error")
+    services.fail(lease_ulid=claim.lease.lease_ulid, worker=claim.lease.worker, reason="worker_error", exit_code=7)
     client.read()
     assert (client.names(), client.ended) == (["chunk", "end"], True)
-    assert client.events[-1][1] == {"status": "failed", "state": "failed"}
+    assert client.events[-1][1] == {"status": "failed", "state": "failed", "exit_code": 7}
     client.ended = False
     assert client.reconnect().read().names() == ["chunk", "end", "end"]
 

@@ -108,3 +108,68 @@ def test_nothing_but_malformed_comes_of_garbage(garbage: Any, where: str) -> Non
         wire.lease(garbage)
     except ProtocolError:
         pass
+
+
+def pack_body(**changes: Any) -> dict[str, Any]:
+    body = claim_body(job_type="pack-run", source=None, heartbeat_interval_seconds=10, lease_ttl_seconds=20)
+    del body["job"]["execution"]
+    body["job"]["request"] = {
+        "payload": {"packId": "scan"},
+        "plan": {
+            "name": "scan",
+            "steps": ["true", "false"],
+            "working_directory": "work",
+            "environment": {"A": "1"},
+            "artifacts": [{"type": "file", "path_glob": "*.txt"}],
+            "allow_network": True,
+            "inputs": {},
+        },
+        "inputs": {"imageRef": "nginx", "max-level": 7, "dry": True},
+        "timeout_seconds": 60,
+        "allow_network": False,
+        "least_isolation": "namespaces",
+        "egress": ["example.org"],
+    } | changes
+    return body
+
+
+def test_a_pack_run_is_steps_with_its_inputs_as_variables() -> None:
+    job = wire.lease(pack_body()).job
+    assert job.steps is not None
+    assert (job.steps.steps, job.steps.working_directory, job.source) == (("true", "false"), "work", None)
+    assert job.steps.environment == {
+        "A": "1",
+        "INPUT_IMAGEREF": "nginx",
+        "INPUT_MAX_LEVEL": "7",
+        "INPUT_DRY": "true",
+    }
+    assert [pattern.path_glob for pattern in job.steps.artifacts] == ["*.txt"]
+    assert (job.work.timeout_seconds, job.work.allow_network, job.work.egress) == (60, False, ("example.org",))
+    assert job.work.least_isolation is Isolation.NAMESPACES
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"plan": None}, "plan"),
+        ({"plan": {"steps": []}}, "steps"),
+        ({"inputs": {"a": None}}, "inputs"),
+        ({"inputs": {"a b": "x"}}, "environment"),
+        ({"inputs": {"a": "x\0"}}, "environment"),
+        ({"allow_network": None}, "allow_network"),
+        ({"timeout_seconds": None}, "timeout_seconds"),
+    ],
+)
+def test_a_wrong_pack_run_is_named(changes: dict[str, Any], named: str) -> None:
+    with pytest.raises(ProtocolError) as caught:
+        wire.lease(pack_body(**changes))
+    assert str(caught.value) == named
+
+
+@pytest.mark.parametrize(
+    ("ttl", "interval", "expected"), [(20, 10, 20 / 6), (60, 30, 10), (120, 20, 20), (600, 300, 100), (120, 1, 1)]
+)
+def test_six_heartbeats_fit_into_a_lease(ttl: int, interval: int, expected: float) -> None:
+    """A lease of two intervals would end with one answer that is lost."""
+    lease = wire.lease(claim_body(lease_ttl_seconds=ttl, heartbeat_interval_seconds=interval))
+    assert lease.heartbeat_interval_seconds == pytest.approx(expected)

@@ -34,6 +34,7 @@ logger = logging.getLogger(__name__)
 
 LEASES = "/v1/runtime/leases"
 BUSY = frozenset({408, 425, 429})  # the same request may succeed later
+ARTIFACT_QUOTA = "artifact_quota"  # 429 as well, but the job has all artifacts that it may have
 
 
 @dataclass(frozen=True)
@@ -273,9 +274,12 @@ def _parse_response(answer: HttpResponseData) -> dict[str, Any] | None:
         return _document(answer)
     if answer.status == 204:
         return None
-    if answer.status in BUSY or answer.status >= 500:
+    if answer.status >= 500:
         raise ServerUnreachable(f"HTTP status {answer.status}", retry_after(answer))
-    raise _rejection(answer)
+    rejection = _rejection(answer)
+    if answer.status in BUSY and rejection.code != ARTIFACT_QUOTA:
+        raise ServerUnreachable(f"HTTP status {answer.status}", retry_after(answer))
+    raise rejection
 
 
 def _document(answer: HttpResponseData) -> dict[str, Any]:

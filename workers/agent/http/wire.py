@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -13,8 +14,11 @@ T = TypeVar("T")
 IDENTIFIER = re.compile(r"[A-Za-z0-9_-]{1,64}")  # becomes part of a path and of file names
 COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-RUNTIME, STEPS = "runtime", "steps"
-JOB_TYPES = (RUNTIME, STEPS)  # what this worker claims
+RUNTIME, STEPS, PACK_RUN = "runtime", "steps", "pack-run"
+JOB_TYPES = (RUNTIME, STEPS, PACK_RUN)  # what this worker claims
+INPUT_VARIABLE = "INPUT_"  # begins the name of the environment variable of an input
+# A lease may last two intervals only (pack runs): one lost answer to a heartbeat would end the job.
+HEARTBEATS_PER_LEASE = 6
 _REQUIRED: Any = object()
 
 
@@ -76,7 +80,7 @@ class CacheDownload:
 
 @dataclass(frozen=True)
 class StepsPayload(WorkPayload):
-    """Type `steps`: lines for the shell."""
+    """Types `steps` and `pack-run`: lines for the shell."""
 
     steps: tuple[str, ...]
     environment: dict[str, str]
@@ -132,12 +136,13 @@ def lease(body: Any) -> LeasePayload:
     """Parse a lease. Raises ProtocolError, which names the member and never its value."""
     outer = _object(body, "answer")
     job = _object(outer.get("job"), "job")
+    ttl_seconds = _seconds(job, "lease_ttl_seconds")
     return LeasePayload(
         lease_id=_identifier(outer, "lease_id"),
         job=_job(job),
         fence=_take(job, "fence", int),
-        ttl_seconds=_seconds(job, "lease_ttl_seconds"),
-        heartbeat_interval_seconds=_seconds(job, "heartbeat_interval_seconds"),
+        ttl_seconds=ttl_seconds,
+        heartbeat_interval_seconds=min(_seconds(job, "heartbeat_interval_seconds"), ttl_seconds / HEARTBEATS_PER_LEASE),
         acknowledge_within_seconds=_seconds(job, "acknowledge_within_seconds"),
         sent=outer,
     )
@@ -153,13 +158,21 @@ def _job(job: dict[str, Any]) -> JobPayload:
         job_id=_identifier(job, "job_id"),
         org_slug=_take(job, "org_slug", str),
         project_slug=_take(job, "project_slug", str),
-        source=None if kind == STEPS and source is None else _source(_object(source, "source")),
+        source=None if kind != RUNTIME and source is None else _source(_object(source, "source")),
         execution=_execution(_object(job.get("execution"), "execution")) if kind == RUNTIME else None,
-        steps=_steps(_object(job.get("steps"), "steps")) if kind == STEPS else None,
+        steps=_steps_of(kind, job),
         trigger=TriggerPayload(_take(trigger, "kind", str), _take(trigger, "actor", str, None)),
         retry_of=_take(job, "retry_of", str, None),
         unsent_run=_take(job, "unsent_run", dict, None),
     )
+
+
+def _steps_of(kind: str, job: dict[str, Any]) -> StepsPayload | None:
+    if kind == STEPS:
+        return _steps(_object(job.get("steps"), "steps"))
+    if kind == PACK_RUN:
+        return _pack(_object(job.get("request"), "request"))
+    return None
 
 
 def _source(source: dict[str, Any]) -> SourcePayload:
@@ -194,6 +207,24 @@ def _steps(steps: dict[str, Any]) -> StepsPayload:
         allow_exec=True,
         **_terms(steps),
     )
+
+
+def _pack(request: dict[str, Any]) -> StepsPayload:
+    """Parse a pack run: the plan says what to execute, the request with which permissions and inputs."""
+    plan = _object(request.get("plan"), "plan")
+    environment = _take(plan, "environment", dict, {}) | _input_variables(_take(request, "inputs", dict, {}))
+    permissions = ("allow_network", "egress", "least_isolation", "timeout_seconds")
+    return _steps(plan | {name: request.get(name) for name in permissions} | {"environment": environment})
+
+
+def _input_variables(inputs: dict[str, Any]) -> dict[str, str]:
+    variables = {}
+    for name, value in inputs.items():
+        if not isinstance(value, str | int):
+            raise ProtocolError("inputs")
+        text = value if isinstance(value, str) else json.dumps(value)  # `true` and `7`, as in the request
+        variables[INPUT_VARIABLE + name.upper().replace("-", "_")] = text
+    return variables
 
 
 def _terms(work: dict[str, Any]) -> dict[str, Any]:

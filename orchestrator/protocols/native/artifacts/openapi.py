@@ -15,6 +15,13 @@ ARTIFACT_ID_PATTERN = f"art_{ULID_PATTERN}"
 ARTIFACT_ID = OpenApiParameter(
     "artifact_id", {"type": "string", "pattern": f"^{ARTIFACT_ID_PATTERN}$"}, PATH, required=True
 )
+OFFSET = OpenApiParameter(
+    "offset",
+    {"type": "integer", "minimum": 0, "maximum": 10**15 - 1},
+    PATH,
+    required=True,
+    description="The position of the first byte of the piece.",
+)
 ADDRESS = OpenApiParameter(
     "address",
     {"type": "string", "pattern": r"^[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+$"},
@@ -23,6 +30,13 @@ ADDRESS = OpenApiParameter(
     description="The end of a signed address.",
 )
 RANGE = OpenApiParameter("Range", str, HEADER, description="One range of bytes, such as `bytes=0-1023`.")
+REPR_DIGEST = OpenApiParameter(
+    "Repr-Digest",
+    {"type": "string"},
+    HEADER,
+    response=[200, 206],
+    description="SHA-256 of the whole object (RFC 9530). Absent if the object is in a bucket.",
+)
 _URL = "https://orchestrator.example/v1/objects/eyJhbGciOiJIUzI1NiJ9.eyJtZXRob2QiOiJQVVQifQ.c2lnbmF0dXJl"
 _SHOWN: dict[str, Any] = {
     "artifact_id": "art_01kkygkagq0jk17bx6y1w8c3df",
@@ -63,7 +77,38 @@ BEGIN_ARTIFACT = operation_docs(
             "201",
         ),
     ],
-    codes=(*_LEASE_CODES, "conflict", "storage_quota_exceeded"),
+    codes=(*_LEASE_CODES, "invalid_artifact_name", "conflict", "storage_quota_exceeded", "artifact_quota"),
+)
+PUT_PIECE = operation_docs(
+    "put_artifact_piece",
+    request={"application/octet-stream": OpenApiTypes.BINARY},
+    responses=serializers.PieceOutput,
+    parameters=[LEASE_ID, ARTIFACT_ID, OFFSET],
+    examples=[
+        response_example(
+            "the first of two pieces",
+            {"artifact_id": _SHOWN["artifact_id"], "size_bytes": 1048577, "received_bytes": 1048576},
+        )
+    ],
+    codes=(
+        *_LEASE_CODES,
+        *("not_found", "conflict", "chunk_gap", "chunk_conflict", "size_mismatch", "unsupported_media_type"),
+        *("storage_unavailable", "storage_full"),
+    ),
+)
+CLOSE_ARTIFACT = operation_docs(
+    "close_artifact",
+    request=serializers.CloseArtifactInput,
+    responses=serializers.StoredArtifactOutput,
+    parameters=[LEASE_ID, ARTIFACT_ID],
+    examples=[
+        request_example("the digest of the content", {"sha256": _SHOWN["sha256"]}),
+        response_example("artifact of a job", _SHOWN),
+    ],
+    codes=(
+        *_LEASE_CODES,
+        *("not_found", "conflict", "chunk_gap", "digest_mismatch", "storage_unavailable", "storage_full"),
+    ),
 )
 RESTORE_CACHE = operation_docs(
     "restore_cache",
@@ -106,6 +151,6 @@ GET_OBJECT = operation_docs(
         (200, "application/octet-stream"): OpenApiTypes.BINARY,
         (206, "application/octet-stream"): OpenApiTypes.BINARY,
     },
-    parameters=[ADDRESS, RANGE],
+    parameters=[ADDRESS, RANGE, REPR_DIGEST],
     codes=("address_not_valid", "not_found", "range_not_satisfiable", "storage_unavailable"),
 )

@@ -3,7 +3,6 @@
 from rest_framework import serializers
 
 from orchestrator.http.api.fields import StrictCharField, StrictIntegerField, StrictSerializer
-from orchestrator.services.artifacts import validate_path
 from runtime_jobs.control_characters import wrong_label
 from runtime_jobs.models.artifacts import MAX_ARTIFACT_NAME_LENGTH, MAX_CACHE_KEY_LENGTH, MAX_OBJECT_BYTES
 
@@ -15,9 +14,24 @@ class NewArtifactInput(StrictSerializer):
     """POST /v1/runtime/leases/{lease_id}/artifacts."""
 
     name = StrictCharField(
-        max_length=MAX_ARTIFACT_NAME_LENGTH, check=validate_path, help_text="A relative path, unique for the job."
+        allow_blank=True,
+        help_text=f"A relative path of at most {MAX_ARTIFACT_NAME_LENGTH} bytes, unique for the job.",
     )
     size_bytes = StrictIntegerField(min_value=0, max_value=MAX_OBJECT_BYTES)
+
+
+class CloseArtifactInput(StrictSerializer):
+    """POST /v1/runtime/leases/{lease_id}/artifacts/{artifact_id}/close."""
+
+    sha256 = StrictCharField(pattern=DIGEST, help_text="The digest of the whole content.")
+
+
+class PieceOutput(serializers.Serializer):
+    """An artifact of which a piece was stored."""
+
+    artifact_id = serializers.CharField()
+    size_bytes = serializers.IntegerField()
+    received_bytes = serializers.IntegerField(help_text="The offset of the next piece.")
 
 
 class CacheKeyInput(StrictSerializer):

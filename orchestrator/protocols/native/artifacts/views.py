@@ -1,6 +1,9 @@
 """Views of artifacts, caches, and the signed addresses of their content."""
 
-from typing import Any
+import base64
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import IO, Any
 
 import django_filters
 from django.db.models import Q, QuerySet
@@ -8,6 +11,8 @@ from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.utils import timezone
 from django.utils.http import content_disposition_header
+from rest_framework.exceptions import UnsupportedMediaType
+from rest_framework.parsers import BaseParser
 from rest_framework.permissions import AllowAny
 from rest_framework.renderers import BaseRenderer
 from rest_framework.request import Request
@@ -18,11 +23,13 @@ from rest_framework.viewsets import GenericViewSet
 from leases.errors import StaleLease
 from orchestrator import services
 from orchestrator.artifacts.addresses import MODELS
+from orchestrator.artifacts.pieces import MAX_PIECE_BYTES, close_artifact, store_piece
 from orchestrator.artifacts.storage import OCTETS, artifact_storage
 from orchestrator.artifacts.uploads import store_upload, with_confirmed
 from orchestrator.http.api.fields import parse
 from orchestrator.http.api.json_parser import body_of
 from orchestrator.http.api.query_parameters import LIST_PARAMETERS, StrictQueryMixin
+from orchestrator.http.asgi.body_limit import too_large
 from orchestrator.http.auth.permissions import HasScope
 from orchestrator.http.auth.principals import client_of
 from orchestrator.http.errors.problems import ApiError
@@ -35,6 +42,7 @@ from runtime_jobs.identifiers import is_id
 from runtime_jobs.models import StoredArtifact
 from runtime_jobs.models.tenants import Scope
 
+EMPTY_PIECE = "A piece has at least one byte, as application/octet-stream."
 GONE = "The object does not exist, or has expired."
 
 
@@ -101,6 +109,16 @@ class LeaseObjectViewSet(WorkerViewSet):
         artifact = services.begin_lease_artifact(lease_ulid=lease_id, worker=self.worker, **validated)
         return Response(wire.serialize_upload(artifact), status=201)
 
+    @openapi.CLOSE_ARTIFACT
+    def close_artifact(self, request: Request, lease_id: str, artifact_id: str) -> Response:
+        """Join the pieces of an artifact. With another digest all bytes are deleted, and the name is free again."""
+        validated = parse(serializers.CloseArtifactInput, body_of(request))
+        with _storage_refusals():
+            artifact = close_artifact(
+                lease_ulid=lease_id, worker=self.worker, artifact_ulid=artifact_id, sha256=validated["sha256"]
+            )
+        return Response(wire.serialize_artifact(artifact))
+
     @openapi.RESTORE_CACHE
     def restore_cache(self, request: Request, lease_id: str) -> Response:
         """Find the cache entry that the job restores. A job must succeed without one."""
@@ -114,6 +132,50 @@ class LeaseObjectViewSet(WorkerViewSet):
         validated = parse(serializers.SaveCacheInput, body_of(request))
         entry = services.begin_cache_entry(lease_ulid=lease_id, worker=self.worker, **validated)
         return Response(wire.serialize_cache_upload(entry), status=201 if entry else 200)
+
+
+class OctetParser(BaseParser):
+    """Bytes, up to the limit of all bodies of the path."""
+
+    media_type = OCTETS
+
+    def parse(
+        self, stream: IO[bytes], media_type: str | None = None, parser_context: Mapping[str, Any] | None = None
+    ) -> Any:
+        if (parser_context or {})["request"].headers.get("Content-Encoding", "identity") != "identity":
+            raise UnsupportedMediaType(media_type or "")
+        raw = stream.read(MAX_PIECE_BYTES + 1)
+        if len(raw) > MAX_PIECE_BYTES:
+            raise too_large(MAX_PIECE_BYTES)
+        return raw
+
+
+class ArtifactPieceViewSet(LeaseObjectViewSet):
+    """Pieces of the artifacts of a lease."""
+
+    http_method_names = ["put"]
+    parser_classes = [OctetParser]
+
+    @openapi.PUT_PIECE
+    def put_piece(self, request: Request, lease_id: str, artifact_id: str, offset: str) -> Response:
+        """Append a piece of at most 1 MiB at its offset. Sending the same piece again has no effect."""
+        piece = request.data if isinstance(request.data, bytes) else b""  # without a body: an empty form
+        if not piece:
+            raise ApiError(400, "invalid", EMPTY_PIECE, errors={"body": [EMPTY_PIECE]})
+        with _storage_refusals():
+            artifact = store_piece(
+                lease_ulid=lease_id, worker=self.worker, artifact_ulid=artifact_id, offset=int(offset), piece=piece
+            )
+        return Response(wire.serialize_received(artifact))
+
+
+@contextmanager
+def _storage_refusals() -> Iterator[None]:
+    """Answer the errors of the storage as uploads to signed addresses do: 507 or 503."""
+    try:
+        yield
+    except OSError as error:
+        raise refuse_write(error) from error
 
 
 class OctetRenderer(BaseRenderer):
@@ -173,6 +235,8 @@ def _download(request: HttpRequest) -> HttpResponseBase:
 
     name = content_disposition_header(as_attachment=True, filename=found.file_name or "file")
     headers = {"Content-Disposition": name or "attachment", "X-Content-Type-Options": "nosniff"}
+    if row.sha256:
+        headers["Repr-Digest"] = f"sha-256=:{base64.b64encode(bytes.fromhex(row.sha256)).decode()}:"
     etag = f'"{row.sha256}"' if row.sha256 else f'"{row.pk}"'
     try:
         return ranged_response(request, read_block, size=row.byte_count, etag=etag, headers=headers)

@@ -19,6 +19,15 @@ def serialize_upload(artifact: StoredArtifact) -> dict[str, Any]:
     }
 
 
+def serialize_received(artifact: StoredArtifact) -> dict[str, Any]:
+    """Return how much of an artifact was received in pieces."""
+    return {
+        "artifact_id": artifact.artifact_ulid,
+        "size_bytes": artifact.byte_count,
+        "received_bytes": artifact.received_bytes,
+    }
+
+
 def serialize_cache_upload(entry: CacheEntry | None) -> dict[str, Any]:
     """Return the address of a new cache entry; nulls if there is one of its key."""
     if entry is None:

@@ -171,7 +171,7 @@ _ANY_JOB_FIELDS = {
 LOG_EVENTS = OpenApiExample(
     "output, then the end",
     'id: 0-0.6.1\nevent: chunk\ndata: {"step":0,"offset":0,"text":"hello\\n"}\n\n'
-    'id: 1\nevent: end\ndata: {"status":"succeeded","state":"completed"}\n\n',
+    'id: 1\nevent: end\ndata: {"status":"succeeded","state":"succeeded","exit_code":0}\n\n',
     response_only=True,
     status_codes=["200"],
     media_type="text/event-stream",

@@ -46,6 +46,7 @@ class LogEndObject:
 
     status: str | None
     state: str | None
+    exit_code: int | None
 
 
 @graph_type

@@ -1,6 +1,5 @@
 """Converts the body of `POST /api/jobs` to a submission."""
 
-from dataclasses import replace
 from typing import Any, Final
 
 from orchestrator.http.api.calls import ApiCall
@@ -12,18 +11,16 @@ from orchestrator.protocols.stella.jobs.projects import organization_of, project
 from orchestrator.protocols.stella.visible_jobs import job_ulid_of
 from orchestrator.services import Submission
 from orchestrator.services.idempotency import IdempotentRequest, fingerprint_of
-from runtime_jobs.errors import Invalid, PayloadDigestMismatch
+from runtime_jobs.errors import PayloadDigestMismatch
 from runtime_jobs.priorities import PRIORITIES
-from runtime_jobs.specs import PACK_RUN, JobPolicy, PayloadSpec, configured_policy, public_digest
+from runtime_jobs.specs import PayloadSpec, public_digest
 
 OPERATION: Final = "submit orchestration job"
 KEY: Final = "idempotencyKey"
-HEARTBEAT_CADENCE: Final = "heartbeatCadence"  # a member of the payload of a pack run
-MAX_CADENCE_SECONDS: Final = 3600
 
 
-def submission_of(call: ApiCall, validated: dict[str, Any]) -> tuple[Submission, JobPolicy]:
-    """Return the submission for a validated body, and the policy of the job.
+def submission_of(call: ApiCall, validated: dict[str, Any]) -> Submission:
+    """Return the submission for a validated body.
 
     Raises:
         LifecycleError: The tenant is not visible, has no project for the job, or the digest is not the payload's.
@@ -37,7 +34,7 @@ def submission_of(call: ApiCall, validated: dict[str, Any]) -> tuple[Submission,
         requested_at=format_timestamp(parse_timestamp(validated["requestedAt"])),
     )
     _require_digest(spec, validated["payloadDigest"])
-    submission = Submission(
+    return Submission(
         org_slug=organization.slug,
         project_slug=project_of(organization, validated["project"]),
         spec=spec,
@@ -49,29 +46,12 @@ def submission_of(call: ApiCall, validated: dict[str, Any]) -> tuple[Submission,
         priority=PRIORITIES[validated["priority"]] if validated["priority"] else None,
         job_ulid=job_ulid_of(validated["jobId"]) if validated["jobId"] else None,
     )
-    return submission, _policy_of(spec)
 
 
 def _require_digest(spec: PayloadSpec, sent: str | None) -> None:
     digest = public_digest(spec.digest)
     if sent is not None and sent != digest:
         raise PayloadDigestMismatch(f"payloadDigest: the canonical payload (RFC 8785) has the digest {digest}.")
-
-
-def _policy_of(spec: PayloadSpec) -> JobPolicy:
-    """Return the policy of a job. A pack run names the interval of its heartbeats, two of which its lease lasts.
-
-    Raises:
-        Invalid: The interval is not a number of seconds.
-    """
-    policy = configured_policy(spec.job_type)
-    seconds = spec.payload.get(HEARTBEAT_CADENCE) if spec.job_type == PACK_RUN else None
-    if seconds is None:
-        return policy
-    if type(seconds) is not int or not 1 <= seconds <= MAX_CADENCE_SECONDS:
-        message = f"{HEARTBEAT_CADENCE}: must be a whole number of seconds from 1 to {MAX_CADENCE_SECONDS}."
-        raise Invalid({"payload": [message]})
-    return replace(policy, heartbeat_interval_seconds=seconds, lease_ttl_seconds=2 * seconds)
 
 
 def idempotency_of(call: ApiCall, validated: dict[str, Any]) -> IdempotentRequest | None:

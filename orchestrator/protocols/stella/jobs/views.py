@@ -35,6 +35,7 @@ from runtime_jobs.models import Job
 from runtime_jobs.models.jobs import JobQuerySet
 from runtime_jobs.models.tenants import Scope
 from runtime_jobs.orchestration_status import OrchestrationStatus
+from runtime_jobs.specs import configured_policy
 
 SCOPES = {"create": Scope.JOBS_WRITE, "cancel": Scope.ORCH_OPERATE}
 MAX_RETRIES_MEANWHILE = 3
@@ -43,10 +44,10 @@ MAX_RETRIES_MEANWHILE = 3
 def submit(call: ApiCall) -> ApiAnswer:
     """Queue a new job."""
     validated = parse(SubmitOrchestrationJobInput, call.body)
-    submission, policy = submits.submission_of(call, validated)
+    submission = submits.submission_of(call, validated)
     outcome = services.submit(
         submission,
-        policy=policy,
+        policy=configured_policy(submission.spec.job_type),
         default_pool=settings.DEFAULT_POOL,
         actor=client_of(call).actor,
         idempotency=submits.idempotency_of(call, validated),

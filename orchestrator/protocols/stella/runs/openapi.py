@@ -28,7 +28,7 @@ _LOCATION = OpenApiParameter(
 _EVENTS = OpenApiExample(
     "output, then the end",
     'id: 0-0.6.1\nevent: chunk\ndata: {"step":0,"offset":0,"text":"hello\\n"}\n\n'
-    'id: 1\nevent: end\ndata: {"status":"succeeded","state":"completed"}\n\n',
+    'id: 1\nevent: end\ndata: {"status":"succeeded","state":"succeeded","exit_code":0}\n\n',
     response_only=True,
     status_codes=["200"],
     media_type="text/event-stream",
@@ -77,7 +77,14 @@ RENEW_RUN_LEASE = operation_docs(
     responses=serializers.RunHeartbeatOutput,
     parameters=[RUN_ID, _SESSION],
     examples=[
-        body_example("with progress", {"phase": "executing", "progress": {"percent": 40, "currentStep": "scan"}}),
+        body_example(
+            "with progress",
+            {
+                "leaseId": "rtl_01kkygn4z3fkef0g4tgm6g3b1j",
+                "phase": "executing",
+                "progress": {"percent": 40, "currentStep": "scan"},
+            },
+        ),
         answer_example("extended", _HEARTBEAT),
     ],
     codes=("not_found", "stale_lease", "illegal_move"),

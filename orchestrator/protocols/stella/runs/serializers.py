@@ -4,6 +4,7 @@ from rest_framework import serializers
 
 from orchestrator.http.api.fields import (
     SanitizedTextField,
+    StrictCharField,
     StrictChoiceField,
     StrictDecimalField,
     StrictIntegerField,
@@ -25,6 +26,7 @@ class RunProgressInput(StrictSerializer):
 class RunHeartbeatInput(StrictSerializer):
     """POST /runs/{runId}/heartbeat."""
 
+    leaseId = StrictCharField(max_length=64, help_text="The id of the lease, as the claim has returned it.")
     phase = StrictChoiceField(choices=[str(state) for state in RUNNING_STATES], required=False, default=None)
     progress = RunProgressInput(required=False, default=None)
 

@@ -33,6 +33,7 @@ from orchestrator.protocols.stella.runs import openapi, serializers, wire
 from orchestrator.protocols.stella.visible_jobs import attempts_of, job_ulid_of, newest_attempt
 from orchestrator.selectors import job_log_events
 from runtime_jobs.errors import NotFound
+from runtime_jobs.identifiers import is_id
 from runtime_jobs.models import Job, StoredArtifact
 from runtime_jobs.models.tenants import Scope
 
@@ -93,11 +94,10 @@ class OrchestrationRunViewSet(StrictQueryMixin, GenericViewSet):
 
     @openapi.RENEW_RUN_LEASE
     def heartbeat(self, request: Request, run_id: str) -> Response:
-        """Extend the lease that the calling worker holds on the run. The response contains the cancel request."""
+        """Extend a lease of the calling worker on the run. The response contains the cancel request."""
         validated, worker = parse(serializers.RunHeartbeatInput, body_of(request)), worker_of(request)
-        newest = Lease.objects.filter(job__root_job_ulid=job_ulid_of(run_id), worker_id=worker.worker_id)
-        lease_ulid = newest.order_by("-id").values_list("lease_ulid", flat=True).first()
-        if lease_ulid is None:
+        lease_ulid = validated["leaseId"]
+        if not is_id(lease_ulid, "rtl") or not _is_lease_of_run(lease_ulid, run_id):
             raise StaleLease("unknown_lease")
         renewed = services.renew(
             lease_ulid=lease_ulid,
@@ -113,6 +113,11 @@ class OrchestrationRunLogViewSet(OrchestrationRunViewSet):
     """The log of a run, which is a stream of events."""
 
     renderer_classes = [JSONRenderer, EventStreamRenderer]
+
+
+def _is_lease_of_run(lease_ulid: str, run_id: str) -> bool:
+    """Return whether a lease is on an attempt of the run. The job of a lease never changes."""
+    return Lease.objects.filter(lease_ulid=lease_ulid, job__root_job_ulid=job_ulid_of(run_id)).exists()
 
 
 def _artifacts(attempts: list[Job]) -> QuerySet[StoredArtifact]:

@@ -33,6 +33,7 @@ from tests.factories import (
     submitted,
 )
 from tests.orchestrator.webhooks.world import make_deliveries, make_webhook
+from tests.packs import SIMPLE_PLAN, register
 from tests.shared_rows import module_transaction
 from tests.workflow_jobs import make_repository, queued_workflow_job
 
@@ -91,6 +92,7 @@ OF_ONE = [
     ("DELETE", "/v1/notification-rules/<rule_id>", None),
     ("GET", "/v1/ingest/runs/<run_id>", None),
     ("DELETE", "/v1/payload-schemas/<job_type>?org_slug=<org_slug>", None),
+    ("GET", "/v1/packs/<pack_id>/versions/<version>", None),
     ("GET", "/api/jobs/<job_id>", None),
     ("GET", "/api/jobs/<job_id>/graph", None),
     ("POST", "/api/jobs/<job_id>/cancel", {}),
@@ -117,6 +119,7 @@ NAMING_ONE = [
     ("PUT", "/v1/secrets/<name>", {"org_slug": "<org_slug>", "value": "mine"}),
     ("PUT", "/v1/variables/<name>", {"org_slug": "<org_slug>", "value": "mine"}),
     ("PUT", "/v1/payload-schemas/<job_type>", {"org_slug": "<org_slug>", "document": {}}),
+    ("PUT", "/v1/packs/<pack_id>/versions/<version>", {"org_slug": "<org_slug>", "plan": SIMPLE_PLAN}),
     (
         "POST",
         "/v1/batches",
@@ -151,7 +154,7 @@ OF_RUNS = [
 ]
 LISTS = ["/v1/runtime/jobs", "/v1/jobs"]
 LISTS_OF_CONTROL = ["/v1/limits", "/v1/breakers", "/v1/incidents", "/v1/payload-schemas", "/v1/webhooks"]
-LISTS_OF_CONTROL += ["/v1/notification-rules"]
+LISTS_OF_CONTROL += ["/v1/notification-rules", "/v1/packs"]
 # Of document 004: tests/orchestrator/protocols/stella, which has each of them with another's tenant or worker.
 OF_DOCUMENT_004 = [
     ("GET", "/api/jobs"),
@@ -159,6 +162,8 @@ OF_DOCUMENT_004 = [
     ("GET", "/api/jobs/<job_id>/replay"),
     ("GET", "/runs/<run_id>/artifacts/<name>"),
     ("POST", "/runs/<run_id>/heartbeat"),
+    # Bytes, which no table here sends: tests/orchestrator/protocols/native/artifacts/test_pieces.py.
+    ("PUT", f"{LEASE}/artifacts/<artifact_id>/pieces/<offset>"),
 ]
 LISTS_OF_WORKFLOWS = ["/v1/batches", "/v1/checks", "/v1/artifacts", "/v1/secrets", "/v1/variables"]
 # An organization's own row: tests/orchestrator/protocols/native/limits/test_submit_quotas.py.
@@ -187,6 +192,7 @@ OF_A_LEASE = [
     ("POST", f"{LEASE}/acknowledge-cancel", {}),
     ("POST", f"{LEASE}/release", {}),
     ("POST", f"{LEASE}/artifacts", {"name": "a", "size_bytes": 1}),
+    ("POST", f"{LEASE}/artifacts/<artifact_id>/close", {"sha256": "0" * 64}),
     ("POST", f"{LEASE}/caches/restore", CACHE),
     ("POST", f"{LEASE}/caches/save", CACHE | {"size_bytes": 1}),
 ]
@@ -225,6 +231,8 @@ NOT_THERE = {
     "org_slug": "nobody",
     "pool": "nowhere",
     "job_type": "scan",
+    "pack_id": "nothing",
+    "version": "0",
 }
 # Addresses at which a job has the form of document 004: a UUID.
 BY_UUID = re.compile(r"/api/jobs/<|/runs/<run_id>/(logs|artifacts)")
@@ -322,6 +330,8 @@ def make_tenants():
     ids = {"job_id": job.job_ulid, "run_id": "run_a", "lease_id": lease.lease_ulid, "limit_id": str(limit.pk)}
     ids |= {"org_slug": mine.slug, "pool": job.pool, "name": "TOKEN", "job_type": "scan"}
     services.set_payload_schema(organization=mine, job_type="scan", document={}, actor=ALICE)
+    ids |= {"pack_id": "simple", "version": register(mine, SIMPLE_PLAN, "simple").version}
+    ids |= {"artifact_id": NOT_THERE["artifact_id"]}
     ids |= {"incident_id": incident.incident_ulid, "quota_id": f"{mine.slug}:*"}
     ids |= {"webhook_id": webhook.webhook_ulid, "delivery_id": delivery.delivery_ulid, "rule_id": rule.rule_ulid}
     return SimpleNamespace(mine=mine, theirs=theirs, holder=holder, job=job, ids=ids, repository=repository)
@@ -489,7 +499,9 @@ def test_anothers_lease_is_an_unknown_one(tenants, method, path, body):
     stranger = Caller(WorkerFactory().token)
     with nothing_lost():
         found = refusal(stranger.call(method, filled(path, tenants.ids), body))
-        missing = [refusal(stranger.call(method, path.replace("<lease_id>", name), body)) for name in UNKNOWN]
+        missing = [
+            refusal(stranger.call(method, filled(path, tenants.ids | {"lease_id": name}), body)) for name in UNKNOWN
+        ]
     assert found["status"] == 409
     assert json.loads(found["body"])["reason"] == "unknown_lease"
     assert missing == [found] * len(UNKNOWN)

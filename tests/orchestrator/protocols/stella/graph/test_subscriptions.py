@@ -258,7 +258,8 @@ def test_run_logs_equal_those_of_the_stream(server, project, token):
     source.close()
     text = "".join(message["chunk"]["text"] for message in received if message["chunk"])
     assert text == "".join(content["text"] for _, name, content in streamed if name == "chunk") == "one\ntwo\n"
-    assert received[-1]["end"] == streamed[-1][2]
+    end = streamed[-1][2]
+    assert received[-1]["end"] == {"status": end["status"], "state": end["state"], "exitCode": end["exit_code"]}
     assert received[-1]["id"] == streamed[-1][0]
     rest = asyncio.run(run(after=received[0]["id"]))
     assert rest == received[1:]

@@ -10,11 +10,12 @@ from django.test import Client
 from leases.models import LimitKind
 from orchestrator import services
 from runtime_jobs.models import Job, JobEvent, Plan
-from runtime_jobs.specs import PAYLOAD_TYPES
+from runtime_jobs.specs import PACK_RUN, PAYLOAD_TYPES
 from runtime_jobs.specs.payload import payload_digest
 from tests.api_client import Caller, refused
 from tests.factories import OPERATOR, ProjectFactory
 from tests.orchestrator.protocols.stella.requests import MISSING, SCAN, claim, ok, row_of, submit
+from tests.packs import PLAN, payload_of, register, simple_payload
 
 pytestmark = pytest.mark.django_db
 OTHER = "01890a5d-ac96-774b-bcce-b302099a8058"
@@ -84,11 +85,12 @@ class TestTheDocumentsExample:
 
 class TestTypes:
     @pytest.mark.parametrize("job_type", PAYLOAD_TYPES)
-    def test_each_type_reaches_a_worker_with_its_payload(self, alice, worker, job_type):
-        shown = submit(alice, jobType=job_type, cursors={"advisory": "cursor-abc"})
+    def test_each_type_reaches_a_worker_with_its_payload(self, alice, organization, worker, job_type):
+        payload = simple_payload(organization) if job_type == PACK_RUN else SCAN["payload"]
+        shown = submit(alice, jobType=job_type, payload=payload, cursors={"advisory": "cursor-abc"})
         found = claim(worker)
         assert (found.job.job_ulid, found.job.job_type) == (row_of(shown).job_ulid, job_type)
-        assert (found.job.spec["payload"], found.job.spec["cursors"]) == (SCAN["payload"], {"advisory": "cursor-abc"})
+        assert (found.job.spec["payload"], found.job.spec["cursors"]) == (payload, {"advisory": "cursor-abc"})
 
     def test_a_worker_that_names_no_type_gets_none_of_them(self, alice, worker):
         submit(alice)
@@ -108,12 +110,33 @@ class TestTypes:
         found = refused(lambda: alice.post("/api/jobs", SCAN | {"timeoutSeconds": 778}), 400, "timeout_above_plan")
         assert "timeoutSeconds" in found["detail"]
 
-    def test_a_pack_run_names_its_heartbeats(self, alice):
-        payload = {"packId": "vuln-scan-and-report", "heartbeatCadence": 30}
-        job = row_of(submit(alice, jobType="pack-run", payload=payload))
+    def test_a_pack_run_names_its_heartbeats(self, alice, organization):
+        payload = simple_payload(organization)
+        job = row_of(submit(alice, jobType=PACK_RUN, payload=payload | {"heartbeatCadence": 30}))
         assert (job.heartbeat_interval_seconds, job.lease_ttl_seconds) == (30, 60)
-        wrong = SCAN | {"jobType": "pack-run", "payload": {"heartbeatCadence": "30"}}
-        refused(lambda: alice.post("/api/jobs", wrong), 400, "invalid")
+        for cadence in (9, 301, "30"):
+            wrong = {"jobType": PACK_RUN, "payload": payload | {"heartbeatCadence": cadence}}
+            found = refused(lambda wrong=wrong: alice.post("/api/jobs", wrong), 400, "invalid")
+            assert list(found["errors"]) == ["payload"]
+
+    def test_the_example_of_a_pack_run_reaches_a_worker_with_its_plan(self, alice, organization, worker):
+        submit(alice, jobType=PACK_RUN, payload=payload_of(register(organization)))
+        body = {"worker_id": worker.worker_id, "job_types": [PACK_RUN]}
+        job = ok(Caller(worker.token).post("/v1/runtime/leases", body), 201)["job"]
+        assert (job["heartbeat_interval_seconds"], job["lease_ttl_seconds"]) == (30, 60)
+        request = job["request"]
+        assert request["inputs"] == {"imageRef": "nginx:latest", "level": "high"}
+        assert (request["plan"]["steps"], request["plan_hash"]) == (PLAN["steps"], request["payload"]["planHash"])
+
+    def test_another_plan_hash_is_a_conflict_that_names_the_right_one(self, alice, organization):
+        row = register(organization)
+        wrong = {"jobType": PACK_RUN, "payload": payload_of(row, planHash="sha256:" + "0" * 64)}
+        found = refused(lambda: alice.post("/api/jobs", wrong), 409, "digest_mismatch")
+        assert row.plan_hash in found["detail"]
+        native = {"org_slug": "acme-corp", "project_slug": "web", "job_type": PACK_RUN}
+        native |= {"spec": {"payload": wrong["payload"], "timeout_seconds": 60}}
+        native |= {"trigger": {"kind": "manual", "actor": "alice"}}
+        refused(lambda: alice.post("/v1/jobs", native), 409, "digest_mismatch")
 
 
 class TestProjects:

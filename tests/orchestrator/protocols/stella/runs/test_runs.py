@@ -26,6 +26,13 @@ def upload(worker, found, name, content=CONTENT):
     assert sent.status_code == 200
 
 
+def held_by(worker):
+    """A new claim, whose worker has its token."""
+    found = claim(worker)
+    found.lease.worker = worker
+    return found
+
+
 def artifacts(caller, shown):
     return ok(caller.get(f"/runs/{shown['jobId']}/artifacts"))["results"]
 
@@ -65,50 +72,66 @@ class TestArtifacts:
 
 
 class TestHeartbeat:
-    def beat(self, worker, shown, **body):
-        return Caller(worker.token).post(f"/runs/{shown['jobId']}/heartbeat", body)
+    def beat(self, found, shown, **body):
+        worker = found.lease.worker
+        return Caller(worker.token).post(
+            f"/runs/{shown['jobId']}/heartbeat", {"leaseId": found.lease.lease_ulid} | body
+        )
 
     def test_it_extends_the_lease_and_reports_a_cancel(self, alice, worker):
         shown = submit(alice)
-        found = claim(worker)
-        first = ok(self.beat(worker, shown, phase="executing", progress={"percent": 40, "currentStep": "scan"}))
+        found = held_by(worker)
+        first = ok(self.beat(found, shown, phase="executing", progress={"percent": 40, "currentStep": "scan"}))
         assert (first["runId"], first["status"], first["cancelRequested"]) == (shown["jobId"], "running", False)
         job = row_of(shown)
         assert (job.state, job.progress) == ("executing", {"percent": 40.0, "current_step": "scan"})
         alice.post(f"/api/jobs/{shown['jobId']}/cancel")
-        second = ok(self.beat(worker, shown))
+        second = ok(self.beat(found, shown))
         assert (second["cancelRequested"], second["cancelReason"]) == (True, "requested")
         assert second["leaseExpiresAt"] >= first["leaseExpiresAt"]
         assert found.lease.lease_ulid not in str((first, second))
 
-    def test_only_the_worker_of_the_run_extends_it(self, alice, worker):
-        shown = submit(alice)
-        claim(worker)
-        stranger = WorkerFactory()
-        found = refused(lambda: self.beat(stranger, shown), 409, "stale_lease")
-        missing = refused(lambda: self.beat(stranger, {"jobId": MISSING}), 409, "stale_lease")
-        assert found["reason"] == missing["reason"] == "unknown_lease"
-        refused(lambda: alice.post(f"/runs/{shown['jobId']}/heartbeat"), 403, "wrong_principal")
-        refused(lambda: Caller().post(f"/runs/{shown['jobId']}/heartbeat"), 401, "unauthenticated")
+    def test_only_the_holder_of_the_lease_extends_it(self, alice, worker):
+        shown, other = submit(alice), submit(alice)
+        found, lease = held_by(worker), held_by(worker).lease.lease_ulid
+        stranger = Caller(WorkerFactory().token)
+        path, missing = f"/runs/{shown['jobId']}/heartbeat", f"/runs/{MISSING}/heartbeat"
+        own = {"leaseId": found.lease.lease_ulid}
+        for call in (
+            lambda: stranger.post(path, own),
+            lambda: stranger.post(missing, own),
+            lambda: self.beat(found, {"jobId": MISSING}),
+            lambda: self.beat(found, other),
+            lambda: self.beat(found, shown, leaseId=lease),
+            lambda: self.beat(found, shown, leaseId="rtl_x"),
+        ):
+            assert refused(call, 409, "stale_lease")["reason"] == "unknown_lease"
+        refused(lambda: alice.post(path, own), 403, "wrong_principal")
+        refused(lambda: Caller().post(path, own), 401, "unauthenticated")
 
     def test_after_the_end_it_is_stale(self, alice, worker):
         shown = submit(alice)
-        complete(claim(worker))
-        found = refused(lambda: self.beat(worker, shown), 409, "stale_lease")
+        first = held_by(worker)
+        complete(first)
+        found = refused(lambda: self.beat(first, shown), 409, "stale_lease")
         assert (found["reason"], found["job_status"]) == ("lease_ended", "completed")
 
-    def test_it_is_that_of_the_newest_attempt(self, alice, worker):
+    def test_the_lease_of_an_earlier_attempt_is_stale(self, alice, worker):
         shown = submit(alice)
-        fail(claim(worker), "worker_shutdown")
-        claim(worker)
-        assert ok(self.beat(worker, shown))["status"] == "running"
+        first = held_by(worker)
+        fail(first, "worker_shutdown")
+        second = held_by(worker)
+        refused(lambda: self.beat(first, shown), 409, "stale_lease")
+        assert ok(self.beat(second, shown))["status"] == "running"
 
     def test_a_wrong_body_is_refused(self, alice, worker):
         shown = submit(alice)
-        claim(worker)
-        refused(lambda: self.beat(worker, shown, phase="running"), 400, "invalid")
-        refused(lambda: self.beat(worker, shown, progress={"percent": 101}), 400, "invalid")
-        refused(lambda: self.beat(worker, shown, leaseId="x"), 400, "unknown_field")
+        found = held_by(worker)
+        refused(lambda: self.beat(found, shown, phase="running"), 400, "invalid")
+        refused(lambda: self.beat(found, shown, progress={"percent": 101}), 400, "invalid")
+        refused(lambda: self.beat(found, shown, lease="x"), 400, "unknown_field")
+        unnamed = Caller(worker.token)
+        refused(lambda: unnamed.post(f"/runs/{shown['jobId']}/heartbeat"), 400, "invalid")
 
 
 class TestAddresses:

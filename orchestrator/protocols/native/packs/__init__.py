@@ -1,0 +1,1 @@
+"""Versions of packs: `/v1/packs`."""
