@@ -47,7 +47,7 @@ class ExportTimeout(Exception):
 
 @dataclass(frozen=True)
 class BundleScope:
-    """What a bundle contains.
+    """The tenant and the time of a bundle.
 
     Attributes:
         tenant: The slug of the organization. A bundle never has rows of another one.
@@ -188,7 +188,8 @@ def _write_jobs(files: dict[str, _LineFile], scope: BundleScope, page_ended: Cal
 def _write_histories(file: _LineFile, jobs: list[Job], page_ended: Callable[[], None]) -> dict[str, dict[str, Any]]:
     """Write the histories of some jobs. Return the details of the first and the last event of each, joined."""
     attempts = [(job.job_ulid, number) for number, job in enumerate(jobs, 1)]
-    numbers, bound, after = dict(attempts), {ulid: {} for ulid, _ in attempts}, (0, 0)
+    numbers, after = dict(attempts), (0, 0)
+    bound: dict[str, dict[str, Any]] = {ulid: {} for ulid, _ in attempts}
     while events := events_of_job(attempts, after=after, rows=EVENTS_PER_PAGE):
         rows = JobEvent.objects.in_bulk([event.place.id for event in events])
         for event in events:

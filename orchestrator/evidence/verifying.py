@@ -69,7 +69,7 @@ def verify_bundle(
     keys = list(public_keys)
     if not keys:
         raise BundleRefused("No public key was named. A bundle cannot prove its own origin: name the key to trust.")
-    source = _Archive(stream)
+    source = _BundleArchive(stream)
     manifest_bytes = source.small_file(form.MANIFEST)
     envelope_bytes = source.small_file(form.SIGNATURE)
     signer = _require_signature(manifest_bytes, envelope_bytes, keys)
@@ -97,8 +97,11 @@ def _require_signature(manifest: bytes, envelope_bytes: bytes, keys: list[Ed2551
         raise BundleRefused(f"{form.SIGNATURE}: {refusal}") from None
     signer = next(key_id(key) for key in keys if _has_signed(envelope, key))
     # One signature, with the id of its key, and no further members: the signature covers none of these.
-    exact = {"payload": base64.b64encode(payload).decode(), "payloadType": form.STATEMENT_TYPE}
-    exact |= {"signatures": [{"keyid": signer, "sig": envelope["signatures"][0]["sig"]}]}
+    exact = {
+        "payload": base64.b64encode(payload).decode(),
+        "payloadType": form.STATEMENT_TYPE,
+        "signatures": [{"keyid": signer, "sig": envelope["signatures"][0]["sig"]}],
+    }
     if form.canonical(exact) != envelope_bytes:
         raise BundleRefused(f"{form.SIGNATURE}: it is not in canonical JSON, or has further members.")
     if payload != form.canonical(form.statement_of(_manifest(manifest))):
@@ -145,7 +148,7 @@ def _parsed(content: bytes, name: str) -> Any:
 # --- the archive ------------------------------------------------------------------------------------------------------
 
 
-class _Archive:
+class _BundleArchive:
     """The members of the archive in order. Compressed bytes, headers and padding are exactly those of the writer."""
 
     def __init__(self, stream: IO[bytes]) -> None:
@@ -283,7 +286,7 @@ def _name_of(header: bytes) -> str:
 
 
 def _read_file(
-    source: _Archive, file: Mapping[str, Any], check: Callable[[str], dict[str, Any]], on_entry: EntryReader | None
+    source: _BundleArchive, file: Mapping[str, Any], check: Callable[[str], dict[str, Any]], on_entry: EntryReader | None
 ) -> None:
     name, number, digest = file["name"], 0, hashlib.sha256()
     for line in _lines(name, source.file(name, file["size"])):
@@ -349,7 +352,7 @@ def _sha256(text: str) -> str:
 
 
 class _JobBindings:
-    """What `jobs.jsonl` says of each history, and the history that is being read.
+    """Compares each history with what `jobs.jsonl` has about it.
 
     For a job in memory are 16 bytes: a digest of its id, input, result, number of events and last hash.
     """

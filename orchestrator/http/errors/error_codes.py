@@ -178,6 +178,9 @@ CODES: dict[str, ErrorCode] = {
     "database_unavailable": ErrorCode(
         503, "The database cannot be reached, or its schema is of another release; repeat after `Retry-After` seconds."
     ),
+    "signing_unavailable": ErrorCode(
+        503, "The server process has no key that may sign evidence. An operator must create or copy one."
+    ),
     "storage_unavailable": ErrorCode(
         503, "The store of artifacts does not answer; repeat after `Retry-After` seconds."
     ),

@@ -161,7 +161,7 @@ class TestKeys:
 
 
 class TestChangedDatabase:
-    """A server that signs what its database has does not hide that somebody changed the rows."""
+    """A server that signs what its database has does not hide that rows were changed."""
 
     def fault(self) -> str:
         with pytest.raises(BundleRefused) as caught:

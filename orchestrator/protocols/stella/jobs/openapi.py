@@ -117,6 +117,17 @@ _GRAPH = {
 
 # --- operations -------------------------------------------------------------------------------------------------------
 
+_ENVELOPE = {
+    "payload": "eyJfdHlwZSI6Imh0dHBzOi8vaW4tdG90by5pby9TdGF0ZW1lbnQvdjEifQ==",
+    "payloadType": "application/vnd.in-toto+json",
+    "signatures": [
+        {
+            "keyid": "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
+            "sig": "c2lnbmF0dXJlLW9mLTY0LWJ5dGVz",
+        }
+    ],
+}
+
 LIST_JOBS = operation_docs(
     "list_orchestration_jobs",
     responses=serializers.OrchestrationJobOutput(many=True),
@@ -161,4 +172,11 @@ GET_GRAPH = operation_docs(
     parameters=[JOB_ID],
     examples=[answer_example("a job that waits for another one", _GRAPH)],
     codes=("not_found",),
+)
+GET_ATTESTATION = operation_docs(
+    "get_orchestration_job_attestation",
+    responses=serializers.EnvelopeOutput,
+    parameters=[JOB_ID],
+    examples=[answer_example("provenance of a job", _ENVELOPE)],
+    codes=("not_found", "not_final", "signing_unavailable"),
 )

@@ -269,3 +269,18 @@ class JobGraphOutput(serializers.Serializer):
     edges = GraphEdgeOutput(many=True)
     criticalPath = CriticalPathOutput()
     truncated = serializers.BooleanField(help_text="True: there are more jobs than the 200 nearest ones.")
+
+
+class SignatureOutput(serializers.Serializer):
+    """A signature of an envelope."""
+
+    keyid = serializers.CharField(help_text="The id of the key, as in `GET /v1/keys`.")
+    sig = serializers.CharField(help_text="The Ed25519 signature in base64.")
+
+
+class EnvelopeOutput(serializers.Serializer):
+    """A signed envelope (DSSE 1.0.0)."""
+
+    payload = serializers.CharField(help_text="The in-toto Statement v1 in base64, as it was signed.")
+    payloadType = serializers.CharField()
+    signatures = SignatureOutput(many=True)

@@ -1,5 +1,6 @@
-"""Views of `/api/jobs`: list, read, submit, cancel, and the graph of dependencies."""
+"""Views of `/api/jobs`: list, read, submit, cancel, the graph of dependencies, attestations."""
 
+import logging
 from typing import Any
 
 from django.conf import settings
@@ -12,12 +13,15 @@ from rest_framework.viewsets import GenericViewSet
 
 from leases.models import Lease
 from orchestrator import services
+from orchestrator.evidence.attestations import attestation_of
+from orchestrator.evidence.signing_keys import SigningKeyError
 from orchestrator.http.api.calls import ApiAnswer, ApiCall, respond
 from orchestrator.http.api.fields import parse
 from orchestrator.http.api.json_parser import body_of
 from orchestrator.http.api.query_parameters import LIST_PARAMETERS, StrictQueryMixin
 from orchestrator.http.auth.permissions import HasScope
 from orchestrator.http.auth.principals import ClientPrincipal, client_of
+from orchestrator.http.errors.problems import ApiError
 from orchestrator.protocols.stella import errors
 from orchestrator.protocols.stella.jobs import openapi, submits, wire
 from orchestrator.protocols.stella.jobs.filters import OrchestrationJobFilters
@@ -36,6 +40,8 @@ from runtime_jobs.models.jobs import JobQuerySet
 from runtime_jobs.models.tenants import Scope
 from runtime_jobs.orchestration_status import OrchestrationStatus
 from runtime_jobs.specs import configured_policy
+
+log = logging.getLogger(__name__)
 
 SCOPES = {"create": Scope.JOBS_WRITE, "cancel": Scope.ORCH_OPERATE}
 MAX_RETRIES_MEANWHILE = 3
@@ -125,6 +131,16 @@ class OrchestrationJobViewSet(StrictQueryMixin, GenericViewSet):
         graph = graph_of(newest_attempt(client_of(request), job_id))
         standings = standings_of(list(graph.jobs.values()))
         return Response(wire.serialize_graph(graph, standings, timezone.now()))
+
+    @openapi.GET_ATTESTATION
+    @action(detail=True, pagination_class=None, filterset_class=None)
+    def attestation(self, request: Request, job_id: str) -> Response:
+        """Return the signed provenance of the newest attempt, which has ended: a DSSE envelope."""
+        try:
+            return Response(attestation_of(newest_attempt(client_of(request), job_id)))
+        except SigningKeyError as error:
+            log.error("nothing can be signed: %s", error)  # noqa: TRY400 no bug
+            raise ApiError(503, "signing_unavailable", "This server has no key that may sign.") from None
 
 
 def _cancel(caller: ClientPrincipal, job_id: str, message: str) -> OperationResult:

@@ -95,6 +95,7 @@ OF_ONE = [
     ("GET", "/v1/packs/<pack_id>/versions/<version>", None),
     ("GET", "/api/jobs/<job_id>", None),
     ("GET", "/api/jobs/<job_id>/graph", None),
+    ("GET", "/api/jobs/<job_id>/attestation", None),
     ("POST", "/api/jobs/<job_id>/cancel", {}),
     ("POST", "/api/jobs/<job_id>/replay", {"reason": "mine"}),
     ("GET", "/api/jobs/<job_id>/manifest", None),

@@ -149,6 +149,7 @@ CALLS = [
     ("GET", "/api/jobs", None, READ),
     ("GET", "/api/jobs/<id>", None, READ),
     ("GET", "/api/jobs/<id>/graph", None, READ),
+    ("GET", "/api/jobs/<id>/attestation", None, READ),
     ("POST", "/api/jobs", SCAN, WRITE),
     ("POST", "/api/jobs/<id>/cancel", {}, OPERATE),
     ("GET", "/runs/<id>/logs", None, READ),
