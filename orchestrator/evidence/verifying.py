@@ -286,7 +286,10 @@ def _name_of(header: bytes) -> str:
 
 
 def _read_file(
-    source: _BundleArchive, file: Mapping[str, Any], check: Callable[[str], dict[str, Any]], on_entry: EntryReader | None
+    source: _BundleArchive,
+    file: Mapping[str, Any],
+    check: Callable[[str], dict[str, Any]],
+    on_entry: EntryReader | None,
 ) -> None:
     name, number, digest = file["name"], 0, hashlib.sha256()
     for line in _lines(name, source.file(name, file["size"])):

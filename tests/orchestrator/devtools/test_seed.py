@@ -18,7 +18,7 @@ from orchestrator.devtools.demo_image import RESULT, static_program
 from orchestrator.images.models import ImageManifest
 from orchestrator.images.references import parse_reference, resolve_digest
 from orchestrator.protocols.bencher.authentication import authenticate_person, authenticate_runner
-from runtime_jobs.models import ApiToken, Organization, PersonalKey
+from runtime_jobs.models import ApiToken, Organization, PackVersion, PersonalKey
 from tests.orchestrator.images.world import storages_in
 from workers.models import HardwareSpec, Worker
 from workers.registry.matching import spec_labels
@@ -45,6 +45,12 @@ def test_a_second_seed_is_the_first(file):
     assert ApiToken.objects.count() == Organization.objects.count() == HardwareSpec.objects.count() == 1
     assert Worker.objects.count() == PersonalKey.objects.count() == 2
     assert ImageManifest.objects.count() == 1
+
+
+def test_a_pack_is_registered_under_the_printed_hash(file):
+    planted = plant(file)
+    row = PackVersion.objects.get(pack_id=planted.pack, version=planted.version)
+    assert (row.organization.slug, f"sha256:{row.plan_hash}") == (planted.org_slug, planted.plan_hash)
 
 
 def test_what_is_printed_counts(file):
