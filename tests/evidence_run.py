@@ -254,7 +254,7 @@ def verify(scene: Scene, bundle: Path, original: str) -> tuple[list[str], bool]:
     script.write_text(printed[1])
 
     scene.stella("orch", "verify", "--bundle", str(bundle), "--key", str(key))
-    scene.stella("job", "verify", "--bundle", str(bundle), "--job-id", original, "--key", str(key))
+    scene.stella("job", "verify", "--bundle", "replay.tar.gz", "--job-id", original, "--key", str(key))
     if (code := independent(script, bundle, key)) != 0:
         raise NotProven(f"the script of docs/evidence.md has ended with {code}")
     say("one byte of a copy is changed")
