@@ -19,10 +19,10 @@ from orchestrator import services
 from orchestrator.devtools.bencher_seed import seed_bencher
 from orchestrator.devtools.demo.repository import NAME, OWNER, DemoRepository
 from orchestrator.devtools.demo_image import seed_image
+from orchestrator.devtools.demo_pack import seed_pack
 from runtime_jobs.events import Actor
 from runtime_jobs.models import ApiToken, Organization, Plan, Project
 from runtime_jobs.models.tenants import Membership, Scope
-from runtime_jobs.specs import public_digest
 from workers.models import Pool, Worker
 from workers.registry.models import registered_capabilities
 from workers.registry.tokens import digest_of
@@ -30,20 +30,14 @@ from workers.registry.tokens import digest_of
 SLUG = "demo"
 ADMIN = "admin"
 SEED = Actor("operator", "manage.py seed")
-PACK, PACK_VERSION = "scan-and-report", "1.0.0"
-PLAN = {
-    "steps": ['echo "scanning $INPUT_IMAGEREF"', "printf '{\"findings\":3}\\n' > report.json"],
-    "inputs": {"imageRef": {"default": "nginx:latest"}},
-    "artifacts": [{"path_glob": "report.json"}],
-}
 
 
 @dataclass(frozen=True)
 class SeedData:
     """Holds names and secrets of the seeded tenant. `admin_password` is None once it has been changed by hand.
 
-    The six from `admin_key` on are of the Bencher API: see `BencherSeed` and `seed_image`. The last three name a pack
-    of document 004.
+    The six from `admin_key` on are of the Bencher API: see `BencherSeed` and `seed_image`. The last three are those of
+    `PackSeed`.
     """
 
     org_slug: str
@@ -62,7 +56,7 @@ class SeedData:
     spec: str = ""
     image: str = ""
     pack: str = ""
-    version: str = ""
+    pack_version: str = ""
     plan_hash: str = ""
 
 
@@ -112,9 +106,7 @@ def _seed(kept: dict[str, str], pool: str, commit: str, repo_url: str) -> SeedDa
         admin_password=admin_password,
         **asdict(bencher),
         image=seed_image(project),
-        pack=PACK,
-        version=PACK_VERSION,
-        plan_hash=_plan_hash(project.organization),
+        **asdict(seed_pack(project.organization, actor=SEED)),
     )
 
 
@@ -152,14 +144,6 @@ def _project(pool: str) -> Project:
         organization=organization, slug=SLUG, defaults={"enabled": True, "repositories": [f"{OWNER}/{NAME}"]}
     )
     return project
-
-
-def _plan_hash(organization: Organization) -> str:
-    """Register the pack. A version never changes: a later release with another plan needs another version."""
-    row, _ = services.register_pack_version(
-        organization=organization, pack_id=PACK, version=PACK_VERSION, plan=PLAN, actor=SEED
-    )
-    return public_digest(row.plan_hash)
 
 
 def _api_token(organization: Organization, token: str | None) -> str:

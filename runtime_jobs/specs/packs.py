@@ -124,7 +124,7 @@ def input_errors(plan: Mapping[str, Any], payload: Mapping[str, Any]) -> list[st
 def inputs_of(plan: Mapping[str, Any], payload: Mapping[str, Any]) -> dict[str, Any]:
     """Return the inputs of a pack run: those of the payload, else the defaults of the plan."""
     defaults = {name: terms["default"] for name, terms in (plan.get("inputs") or {}).items() if "default" in terms}
-    return {name: value for name, value in (defaults | dict(payload.get(INPUTS) or {})).items() if value is not None}
+    return defaults | dict(payload.get(INPUTS) or {})
 
 
 def runnable_plan(plan: Mapping[str, Any]) -> dict[str, Any]:

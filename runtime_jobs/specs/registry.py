@@ -1,7 +1,7 @@
 """The table of job types: everything that differs between them, so that no other module asks for the type."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from django.conf import settings
@@ -233,21 +233,13 @@ JOB_TYPES = {
             unpinned=manifests.unpinned_payload,
         )
         for job_type in payload.PAYLOAD_TYPES
-        if job_type != payload.PACK_RUN
     },
-    payload.PACK_RUN: JobType(
-        from_job=payload.payload_from_job,
-        serialize=payload.serialize_payload,
-        serialize_for_lease=packs.serialize_pack_for_lease,
-        needs_ingest=False,
-        complete_beats_cancel=False,
-        needs_hosted_analysis=False,
-        has_payload=True,
-        own_terms=packs.heartbeat_terms,
-        manifest=manifests.reported_manifest,
-        unpinned=manifests.unpinned_payload,
-    ),
 }
+JOB_TYPES[payload.PACK_RUN] = replace(  # a payload with the plan of a pack
+    JOB_TYPES[payload.PACK_RUN],
+    serialize_for_lease=packs.serialize_pack_for_lease,
+    own_terms=packs.heartbeat_terms,
+)
 
 
 def configured_policy(job_type: str) -> JobPolicy:

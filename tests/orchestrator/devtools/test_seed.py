@@ -18,7 +18,9 @@ from orchestrator.devtools.demo_image import RESULT, static_program
 from orchestrator.images.models import ImageManifest
 from orchestrator.images.references import parse_reference, resolve_digest
 from orchestrator.protocols.bencher.authentication import authenticate_person, authenticate_runner
-from runtime_jobs.models import ApiToken, Organization, PackVersion, PersonalKey
+from runtime_jobs.models import ApiToken, Organization, PackVersion, PersonalKey, Project
+from runtime_jobs.specs import PayloadSpec, configured_policy
+from tests.factories import submission
 from tests.orchestrator.images.world import storages_in
 from workers.models import HardwareSpec, Worker
 from workers.registry.matching import spec_labels
@@ -47,18 +49,22 @@ def test_a_second_seed_is_the_first(file):
     assert ImageManifest.objects.count() == 1
 
 
-def test_a_pack_is_registered_under_the_printed_hash(file):
-    planted = plant(file)
-    row = PackVersion.objects.get(pack_id=planted.pack, version=planted.version)
-    assert (row.organization.slug, f"sha256:{row.plan_hash}") == (planted.org_slug, planted.plan_hash)
-
-
 def test_what_is_printed_counts(file):
     planted = plant(file)
     assert ApiToken.objects.get().digest == digest_of(planted.api_token)
     worker = Worker.objects.get(worker_id=planted.worker_id)
     assert worker.digest == digest_of(planted.worker_token)
     assert get_user_model().objects.get(username=planted.admin_username).check_password(planted.admin_password)
+
+
+def test_a_run_of_the_planted_pack_is_admitted(file):
+    planted = plant(file)
+    project = Project.objects.get(organization__slug=planted.org_slug)
+    payload = {"packId": planted.pack, "packVersion": planted.pack_version, "planHash": planted.plan_hash}
+    spec = PayloadSpec("pack-run", payload | {"inputs": {"name": "Ann"}}, timeout_seconds=60)
+    policy = configured_policy("pack-run")
+    job = services.submit(submission(project, spec), policy=policy, default_pool="shared-linux", actor=seed.SEED).job
+    assert job.spec["plan"] == PackVersion.objects.get().plan
 
 
 def test_the_plain_tokens_are_for_their_owner_only(file):

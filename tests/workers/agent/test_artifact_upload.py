@@ -144,7 +144,7 @@ def test_a_refused_upload_costs_one_artifact(store, folder, status, monkeypatch)
     assert stored(files) == ([] if status == 403 else ["dist/b"])
 
 
-@pytest.mark.parametrize("status", [402, 403, 404])
+@pytest.mark.parametrize("status", [402, 403, 404, 429])
 def test_what_is_refused_for_all_is_asked_once(store, folder, status):
     announcer = Announcer(store, {"dist/a": RequestRefused(status, "code", "")})
     files = described("dist/a", "dist/b", "c")

@@ -36,7 +36,7 @@ def test_a_claim_says_who_asks_what_it_can_do_and_that_it_will_acknowledge(
         "worker_id": "wrk_01jworker",
         "pool": "shared-linux",
         "capabilities": {"linux": True, "namespaces": True},
-        "job_types": ["runtime", "steps"],
+        "job_types": ["runtime", "steps", "pack-run"],
         "wait_seconds": 5,
         "acknowledge": True,
     }
@@ -189,6 +189,15 @@ def test_a_server_in_trouble_is_worth_another_try(
     with pytest.raises(ServerUnreachable) as caught:
         client.acknowledge(lease)
     assert caught.value.retry_after == 7
+
+
+def test_a_full_quota_of_artifacts_is_not_worth_another_try(
+    client: OrchestratorClient, server: ScriptedServer, lease: LeasePayload
+) -> None:
+    server.on("artifacts", Answer(429, {"code": "artifact_quota", "detail": "The plan allows 2."}))
+    with pytest.raises(RequestRefused) as caught:
+        client.begin_artifact(lease, "a", 1)
+    assert (caught.value.status, caught.value.code) == (429, "artifact_quota")
 
 
 @pytest.mark.parametrize("body", [b"<html>", b"", b"[]", b'"x"', b"\xff", b"[" * 100_000])

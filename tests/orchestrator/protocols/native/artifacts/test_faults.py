@@ -32,6 +32,12 @@ def disk_of(folder: Path, size: int) -> tuple[str, ...]:
     return (*NAMESPACE, "sh", "-c", mount, "sh", str(folder))
 
 
+def files_of(server, folder: Path) -> list[Path]:
+    """The files on the disk of a server."""
+    inside = Path(f"/proc/{server.process.pid}/root{folder}")
+    return [path for path in inside.rglob("*") if path.is_file()]
+
+
 def test_a_full_disk_is_refused_by_name_and_leaves_nothing(tmp_path, database_url):
     folder = tmp_path / "artifacts"
     folder.mkdir()
@@ -42,22 +48,47 @@ def test_a_full_disk_is_refused_by_name_and_leaves_nothing(tmp_path, database_ur
     with serving(tmp_path, prefix=small, **variables) as server:
         holder, kept, large = Holder(server), secrets.token_bytes(10 * MIB), bytes(8 * MIB)
 
-        def files():
-            inside = Path(f"/proc/{server.process.pid}/root{folder}")
-            return [path for path in inside.rglob("*") if path.is_file()]
-
         assert requests.put(holder.begin("kept", len(kept))["upload_url"], data=kept, timeout=120).status_code == 200
         url = holder.begin("large", len(large))["upload_url"]
         refused = requests.put(url, data=large, timeout=120)
         assert (refused.status_code, refused.json()["code"]) == (507, "storage_full")
-        eventually(lambda: len(files()) == 1)
+        eventually(lambda: len(files_of(server, folder)) == 1)
         assert StoredArtifact.objects.get(name="large").completed_at is None
         assert set(holder.visible()) == {"kept"}
         assert holder.download("kept").content == kept
-        files()[0].unlink()  # room again, and the address is still valid
+        files_of(server, folder)[0].unlink()  # room again, and the address is still valid
         assert requests.put(url, data=large, timeout=120).status_code == 200
         assert holder.download("large").content == large
     assert list(folder.iterdir()) == [], "the disk was the server's alone"
+
+
+def test_a_full_disk_under_the_pieces_of_an_artifact_loses_none(tmp_path, database_url):
+    folder = tmp_path / "artifacts"
+    folder.mkdir()
+    small = disk_of(folder, 16 * MIB)
+    if subprocess.run([*small, "true"], check=False, capture_output=True).returncode != 0:
+        pytest.skip("this machine allows no mount namespaces")
+    variables = {"DATABASE_URL": database_url, "PUBLIC_URL": "http://{address}", "ARTIFACTS_DIR": str(folder)}
+    with serving(tmp_path, prefix=small, **variables) as server:
+        holder, kept, whole = Holder(server), bytes(6 * MIB), secrets.token_bytes(6 * MIB)
+        assert requests.put(holder.begin("kept", len(kept))["upload_url"], data=kept, timeout=120).status_code == 200
+        (file,) = files_of(server, folder)
+        path = (
+            f"{server.url}/v1/runtime/leases/{holder.lease}/artifacts/{holder.begin('whole', 6 * MIB)['artifact_id']}"
+        )
+        headers = holder.headers | {"Content-Type": "application/octet-stream"}
+        for offset in range(0, 6 * MIB, MIB):
+            piece = whole[offset : offset + MIB]
+            sent = requests.put(f"{path}/pieces/{offset}", data=piece, headers=headers, timeout=120)
+            assert sent.status_code == 200, sent.text
+        digest = {"sha256": hashlib.sha256(whole).hexdigest()}
+        refused = requests.post(f"{path}/close", json=digest, headers=holder.headers, timeout=120)
+        assert (refused.status_code, refused.json()["code"]) == (507, "storage_full")
+        assert (len(files_of(server, folder)), set(holder.visible())) == (7, {"kept"})
+        assert StoredArtifact.objects.get(name="whole").completed_at is None
+        file.unlink()  # room again
+        assert requests.post(f"{path}/close", json=digest, headers=holder.headers, timeout=120).status_code == 200
+        assert holder.download("whole").content == whole
 
 
 @pytest.fixture
