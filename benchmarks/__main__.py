@@ -47,6 +47,7 @@ SCENARIOS = {
     "document_004": "document_004",
     "graphql": "graphql_queries",
     "deliveries": "deliveries",
+    "replays": "replays",
     "core_cost": "core_cost",
     "fairness": "fairness",
     "profile": "profiling",
@@ -64,7 +65,7 @@ PROMISED = (
     *("log_calls", "actions_claims", "used_tokens"),
     *("finalize_mb", "followers_p99_ms", "followers_reads", "killed", "sandbox", "core_cost", "deadlocks"),
     *("sse_ms", "sse_cost", "log_followers_cost", "webhooks_vs_bare", "dead_receiver", "graphql_vs_rest"),
-    *("dashboard_ms", "api_jobs_ms", "document_004"),
+    *("dashboard_ms", "api_jobs_ms", "document_004", "replay_match", "replay_verify_vs_hashing"),
     *("audit", "not_met", "left_out"),
 )
 

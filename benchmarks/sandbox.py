@@ -86,10 +86,10 @@ def _worker(cluster: Cluster, jobs: int) -> dict[str, Any]:
     project = tenants.project("acme", POOL)
     for _ in range(jobs):
         submitted_steps(project, steps=("true",))
-    file = _token_file(cluster)
+    file = token_file(cluster, POOL)
     connections.close_all()
     with servers.serving(cluster, "asgi-1") as server, servers.scheduler(cluster):
-        process = _started(cluster, server.address.url, file)
+        process = started_worker(cluster, server.address.url, file, POOL)
         try:
             until = time.monotonic() + WITHIN
             while Job.objects.filter(pool=POOL, finished_at=None).exists():
@@ -105,15 +105,17 @@ def _worker(cluster: Cluster, jobs: int) -> dict[str, Any]:
     return {"slots": SLOTS, "jobs": jobs, "succeeded": succeeded, "jobs_per_s": round(succeeded / seconds, 1)}
 
 
-def _token_file(cluster: Cluster) -> Path:
-    worker, token = seed.ensure_worker("sandbox-worker", pool=POOL, token=None, capacity=SLOTS)
-    file = cluster.state / "sandbox-worker.token"
+def token_file(cluster: Cluster, pool: str) -> Path:
+    """Register a worker of a pool, and return the file with its token and id."""
+    worker, token = seed.ensure_worker(f"{pool}-worker", pool=pool, token=None, capacity=SLOTS)
+    file = cluster.state / f"{pool}-worker.token"
     seed.write_secret_file(file, f"{token}\n{worker.worker_id}")
     return file
 
 
-def _started(cluster: Cluster, url: str, token_file: Path) -> subprocess.Popen[bytes]:
-    command = [sys.executable, str(BASE_DIR / "manage.py"), "runworker", "--server", url, "--pool", POOL]
+def started_worker(cluster: Cluster, url: str, token_file: Path, pool: str) -> subprocess.Popen[bytes]:
+    """Start the product's worker with eight slots and its default engine."""
+    command = [sys.executable, str(BASE_DIR / "manage.py"), "runworker", "--server", url, "--pool", pool]
     command += ["--token-file", str(token_file), "--capacity", str(SLOTS)]
     with (cluster.logs / "worker.log").open("ab") as log:
         return subprocess.Popen(

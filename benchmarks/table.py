@@ -87,6 +87,8 @@ def aims(found: dict[str, Any]) -> Iterator[Row]:
     slowest = found.get("api_jobs_slowest") or "the slowest"
     yield below(found, "api_jobs_ms", f"/api/jobs by type and status among {jobs:,} jobs, {slowest}, ms", 50)
     yield from _document_aims(found.get("document_004") or {})
+    yield at_least(found, "replay_match", "share of 200 replays by the worker that match", 1.0)
+    yield at_least(found, "replay_verify_vs_hashing", "records of replays confirmed/s ÷ only parsed and hashed", 0.5)
     cost = found.get("core_cost") or {}
     words = f"lifecycles/s ÷ those of {cost.get('baseline', 'the commit before document 004')}, in turns"
     yield at_least(cost, "ratio", words, 0.97)

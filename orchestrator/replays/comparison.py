@@ -68,6 +68,34 @@ def compare_manifests(
     return ManifestComparison(verdict, difference, tuple(reasons), tuple(islice(noted, MAX_NOTES)))
 
 
+class ContradictedVerdict(ValueError):
+    """The recorded verdict of a replay is not the one that its manifests have."""
+
+
+def confirm_record(record: Mapping[str, Any]) -> ManifestComparison | None:
+    """Compare the manifests in the record of a replay again, without the server that has recorded the verdict.
+
+    Args:
+        record: An entry of the file of replays in an audit bundle: `expected`, `found`, `caveats`, `verdict`,
+            `difference`.
+
+    Returns:
+        The comparison, or None: the replay had no verdict when it was recorded.
+
+    Raises:
+        ContradictedVerdict: The record has another verdict or another difference than its manifests.
+    """
+    if record["verdict"] is None:
+        return None
+    compared = compare_manifests(record["expected"], record["found"], caveats=record["caveats"])
+    difference = None if compared.difference is None else vars(compared.difference)
+    if (compared.verdict, difference) != (record["verdict"], record["difference"]):
+        found, place = compared.verdict, "" if difference is None else f" at {difference['path']}"
+        recorded = f"The replay {record['jobId']} is recorded as {record['verdict']}"
+        raise ContradictedVerdict(f"{recorded}, and its manifests are {found}{place}.")
+    return compared
+
+
 def differences(expected: Any, found: Any, path: str = "") -> Iterator[Difference]:
     """Yield the places at which two JSON values differ, by the names of members and then by place in lists.
 

@@ -59,6 +59,8 @@ AIMED = {
     "dashboard_ms": 50.0,
     "api_jobs_ms": 49.9,
     "document_004": {"scheduling_ms": 99.9, "lease_ms": 50.0, "fan_out_ms": 499.0, "exceeded": 0},
+    "replay_match": 1.0,
+    "replay_verify_vs_hashing": 0.49,
     "core_cost": {"baseline": "a7dc11d", "ratio": 0.97},
     "limits_exceeded": 0,
     "deadlocks": 1,
@@ -81,6 +83,7 @@ def test_an_aim_is_met_or_not_by_what_was_measured():
         *(True, None),  # deliveries; a dead receiver is missing
         *(True, False, True),  # GraphQL, dashboard, lists
         *(True, False, True, True),  # document 004: scheduling, lease, fan-out, limits
+        *(True, False),  # replays: those that match, records confirmed
         True,  # the commit before
         *(True, None, False, False),  # limits, lost jobs, deadlocks, audit
     ]

@@ -18,6 +18,7 @@ from orchestrator.models import (
     HousekeepingTask,
     Incident,
     NotificationRule,
+    Replay,
     Run,
     Webhook,
     WebhookDelivery,
@@ -63,7 +64,7 @@ from workers.models import Pool, Worker
 
 EVIL = "<script>alert(1)</script>"
 READ_ONLY = [Job, Batch, Lease, JobEvent, OperatorEvent, Run, WebhookDelivery, Limit, Breaker, Incident, Delivery]
-READ_ONLY += [WorkflowRun, RejectedWorkflow]
+READ_ONLY += [WorkflowRun, RejectedWorkflow, Replay]
 LISTS_AT_MOST = 12  # queries
 SECRETS = ("rtl_", "rto_", "$argon2", "whsec_")
 
@@ -151,6 +152,13 @@ def one_of_each(mark: str) -> None:
     NotificationRule.objects.create(
         organization=project.organization, name=mark, event_types=[mark], projects=[mark], webhook=webhook,
         updated_by=mark,
+    )  # fmt: skip
+    Replay.objects.create(
+        job_ulid=held.job.job_ulid, replay_of_ulid=held.job.job_ulid, attempt_ulid=held.job.job_ulid, org_slug=mark,
+        job_type=mark, is_sealed=True, reason=mark, requested_by=mark, caveats=[mark], expected={mark: mark},
+        found={mark: mark}, verdict="diverged", difference={"path": mark, "expected": mark, "found": mark},
+        reasons=[mark], notes=[{"path": mark, "expected": mark, "found": mark}],
+        created_at=held.job.created_at, decided_at=held.job.created_at,
     )  # fmt: skip
     HousekeepingTask.objects.create(kind=mark, subject=mark, last_error=mark, failures=1, claimed_by=mark)
     personal_key(person(f"owner-{mark}"[:150]))

@@ -23,6 +23,7 @@ from tests.factories import OPERATOR, HardwareSpecFactory, RunnerFactory
 from tests.orchestrator.admin.chromium import Chromium
 from tests.orchestrator.admin.conftest import NAME, client_of, person
 from tests.orchestrator.admin.fixtures import Scene, busy
+from tests.orchestrator.admin.replay_scene import replays_of_an_audit
 from tests.orchestrator.admin.runner_scene import runner_afternoon
 from tests.orchestrator.admin.webhook_scene import webhooks_afternoon
 from tests.orchestrator.ingest.conftest import payload_for
@@ -161,6 +162,28 @@ def test_quotas_webhooks_notifications_and_incidents(browser, live_server, scene
         ("admin-delivery", f"/admin/orchestrator/delivery/{dead.pk}/change/", 900, ("upstream is down",)),
         ("admin-notifications", "/admin/orchestrator/notificationrule/", 620, ("Not gathered: incident mode",)),
         ("admin-incidents", "/admin/orchestrator/incident/", 620, (hooks["paused"].webhook_ulid,)),
+    ):
+        browser.show(height=height)
+        browser.open(live_server.url + path)
+        displayed = browser.evaluate("document.querySelector('#main, #page').textContent")
+        assert [word for word in words if word not in displayed] == [], path
+        width = browser.evaluate("document.documentElement.scrollWidth - window.innerWidth")
+        assert width <= 0, f"{path} is {width} pixels too wide"
+        browser.picture(pictures / f"{name}.png")
+    assert browser.errors == []
+
+
+def test_replays_with_their_verdicts(browser, live_server, transactional_db, pictures):
+    replays = replays_of_an_audit()
+    for name, path, height, words in (
+        ("admin-replays", "/admin/orchestrator/replay/", 560, ("match", "diverged", "unverifiable", "pending")),
+        (
+            "admin-replay",
+            f"/admin/orchestrator/replay/{replays['diverged'].pk}/change/",
+            760,
+            ("dist~1report.json", "operator olga", "/logs/digest"),
+        ),
+        ("admin-job-replay", f"/admin/runtime_jobs/job/{replays['match'].replay_of_ulid}/replay/", 560, ("Sealed",)),
     ):
         browser.show(height=height)
         browser.open(live_server.url + path)

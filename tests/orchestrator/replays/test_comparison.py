@@ -10,7 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.replays import comparison
-from orchestrator.replays.comparison import MISSING, Difference, compare_manifests, differences
+from orchestrator.replays.comparison import (
+    MISSING,
+    ContradictedVerdict,
+    Difference,
+    compare_manifests,
+    confirm_record,
+    differences,
+)
 
 MANIFEST = {
     "inputs": {"payloadDigest": "sha256:1", "cursors": {}},
@@ -69,6 +76,43 @@ def test_what_is_inconclusive_or_has_other_inputs_is_unverifiable():
     ):
         compared = compare_manifests(expected, found)
         assert (compared.verdict, compared.reasons) == ("unverifiable", (reason,))
+
+
+OTHER = changed("outputs", "exitCode", value=1)
+EXIT_CODE = {"path": "/outputs/exitCode", "expected": 0, "found": 1}
+RECORD = {"jobId": "x", "caveats": [], "expected": MANIFEST, "found": MANIFEST, "verdict": "match", "difference": None}
+
+
+class TestRecords:
+    @pytest.mark.parametrize(
+        "record",
+        [
+            RECORD,
+            RECORD | {"found": OTHER, "verdict": "diverged", "difference": EXIT_CODE},
+            RECORD | {"caveats": ["network"], "verdict": "unverifiable"},
+        ],
+    )
+    def test_a_verdict_is_confirmed_from_its_manifests(self, record):
+        assert confirm_record(record).verdict == record["verdict"]
+
+    def test_without_a_verdict_there_is_nothing_to_confirm(self):
+        assert confirm_record(RECORD | {"found": None, "verdict": None}) is None
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"found": OTHER},
+            {"expected": OTHER},
+            {"verdict": "diverged"},
+            {"verdict": "unverifiable"},
+            {"caveats": ["network"]},
+            {"difference": EXIT_CODE},
+            {"found": OTHER, "verdict": "diverged", "difference": EXIT_CODE | {"found": 2}},
+        ],
+    )
+    def test_a_changed_record_is_refused(self, changes):
+        with pytest.raises(ContradictedVerdict):
+            confirm_record(RECORD | changes)
 
 
 def test_missing_members_and_items_are_differences():

@@ -1,5 +1,6 @@
 """A replay has the input of the job that it repeats, and its verdict compares what both have produced."""
 
+import json
 import threading
 from datetime import timedelta
 from types import SimpleNamespace
@@ -9,9 +10,12 @@ from django.db import connection
 
 from orchestrator import services
 from orchestrator.audit.runner import run_audit
+from orchestrator.maintenance import replays as maintenance
 from orchestrator.maintenance.replays import compare_ended_replays
 from orchestrator.maintenance.rows import RowRunner
 from orchestrator.models import Incident, Replay
+from orchestrator.replays.comparison import confirm_record
+from orchestrator.selectors.replays import replay_record
 from orchestrator.services import ReplayRequest
 from orchestrator.services.idempotency import IdempotentRequest
 from runtime_jobs.db_time import database_now
@@ -291,6 +295,8 @@ class TestVerdicts:
         assert (incident.kind, incident.job_ulid, incident.status) == ("replay", again.job_ulid, "open")
         assert path in incident.summary
         assert OperatorEvent.objects.get(action="replay.diverged").after["difference"] == expected
+        record = json.loads(json.dumps(replay_record(Replay.objects.get())))
+        assert confirm_record(record).verdict == "diverged"  # as a reader of the audit bundle does
         services.resolve_incident(incident_ulid=incident.incident_ulid, actor=ALICE, reason="the clock was read")
         assert run_audit(chains=True) == []
 
@@ -368,6 +374,16 @@ class TestVerdicts:
         assert compare_ended_replays(rows) == 1
         assert Replay.objects.get(job_ulid=second.job_ulid).verdict == "match"
         assert rows.failed_rows == 1
+
+    def test_a_round_compares_as_many_as_it_has_time_for(self, worker, monkeypatch):
+        job = executed(worker)
+        for _ in range(3):
+            replayed(job)
+            execute(worker)
+        monkeypatch.setattr(maintenance, "SECONDS_A_ROUND", 0)
+        assert [compare_ended_replays(RowRunner()) for _ in range(4)] == [1, 1, 1, 0]
+        monkeypatch.setattr(maintenance, "SECONDS_A_ROUND", 60)
+        assert compare_ended_replays(RowRunner()) == 0
 
 
 class TestRuntime:
