@@ -5,7 +5,7 @@ Django imports the models of an app from this module.
 
 from django.db import models
 
-from orchestrator.evidence.models import SigningKey
+from orchestrator.evidence.models import AuditBundle, SigningKey
 from orchestrator.housekeeping.models import HousekeepingTask
 from orchestrator.http.auth.login_throttle import LoginAttempts
 from orchestrator.http.request_limits import RequestWindow
@@ -37,6 +37,7 @@ from runtime_jobs.identifiers import ID_LENGTH, new_incident_id
 from runtime_jobs.models import Organization
 
 __all__ = [
+    "AuditBundle",
     "Benchmark",
     "BlobUpload",
     "Branch",

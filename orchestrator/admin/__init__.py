@@ -1,6 +1,6 @@
 """The operators' pages: Django's admin, one file for each resource. Importing this package registers all of them."""
 
-from orchestrator.admin import deliveries, housekeeping, notification_rules, webhooks
+from orchestrator.admin import deliveries, evidence, housekeeping, notification_rules, webhooks
 from orchestrator.admin.audit_log import job_events, operator_actions, webhook_deliveries
 from orchestrator.admin.jobs import admin as jobs_admin
 from orchestrator.admin.jobs import batches, replays, reports, runs, stored_objects, workflow_runs
@@ -27,6 +27,7 @@ __all__ = [
     "batches",
     "breakers",
     "deliveries",
+    "evidence",
     "hardware_specs",
     "housekeeping",
     "incidents",

@@ -42,6 +42,8 @@ GROUPS: list[tuple[str, list[tuple[str, str, str, str]]]] = [
         [
             ("Operator actions", "history_edu", "runtime_jobs", "operatorevent"),
             ("Job events", "timeline", "runtime_jobs", "jobevent"),
+            ("Evidence", "verified", "orchestrator", "auditbundle"),
+            ("Signing keys", "signature", "orchestrator", "signingkey"),
             ("GitHub deliveries", "call_received", "orchestrator", "webhookdelivery"),
         ],
     ),

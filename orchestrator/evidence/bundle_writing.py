@@ -62,10 +62,11 @@ class BundleScope:
 
 @dataclass(frozen=True)
 class WrittenBundle:
-    """The size and the SHA-256 of a bundle, and the number of lines of each data file."""
+    """The size and the SHA-256 of a bundle, the id of its key, and the number of lines of each data file."""
 
     size: int
     sha256: str
+    key_id: str
     lines: dict[str, int]
 
 
@@ -108,7 +109,8 @@ def write_bundle(
             target.write(block)
             digest.update(block)
             size += len(block)
-    return WrittenBundle(size, digest.hexdigest(), {file.name: file.lines for file in described})
+    signer = envelope["signatures"][0]["keyid"]
+    return WrittenBundle(size, digest.hexdigest(), signer, {file.name: file.lines for file in described})
 
 
 @contextmanager

@@ -130,6 +130,16 @@ class _Export:
             services.report(lease_ulid=self._lease_ulid, worker=self._worker, phase=JobState.UPLOADING)
             artifact = self._store(file, bundle)
         self._print(f"{artifact.name}: {bundle.size} bytes, SHA-256 {bundle.sha256}")
+        services.record_audit_bundle(
+            org_slug=scope.tenant,
+            job_ulid=self._job.job_ulid,
+            since=scope.since,
+            until=scope.until,
+            size_bytes=bundle.size,
+            sha256=bundle.sha256,
+            key_id=bundle.key_id,
+            lines=bundle.lines,
+        )
         outputs = {"artifact": artifact.name, "sizeBytes": bundle.size, "sha256": bundle.sha256, "lines": bundle.lines}
         services.complete(lease_ulid=self._lease_ulid, worker=self._worker, exit_code=0, result={"outputs": outputs})
 

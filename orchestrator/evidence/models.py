@@ -1,6 +1,8 @@
-"""The public halves of the keys that sign evidence."""
+"""The public halves of the keys that sign evidence, and the audit bundles that were written."""
 
 from django.db import models
+
+from runtime_jobs.identifiers import ID_LENGTH
 
 
 class SigningKey(models.Model):
@@ -20,7 +22,39 @@ class SigningKey(models.Model):
     class Meta:
         app_label = "orchestrator"
         db_table = "signing_keys"
-        default_permissions = ("view",)
+        default_permissions = ("view", "change")
 
     def __str__(self) -> str:
         return self.key_id
+
+
+class AuditBundle(models.Model):
+    """An audit bundle that was written. The row outlives its artifact and its job.
+
+    Attributes:
+        job_ulid: The attempt of the export job.
+        since: The beginning of the time that the bundle covers.
+        until: The end of that time.
+        sha256: The digest of the whole file.
+        key_id: The key that has signed it.
+        lines: The number of lines of each data file, by name.
+    """
+
+    org_slug = models.CharField(max_length=63)
+    job_ulid = models.CharField(max_length=ID_LENGTH, unique=True)
+    since = models.DateTimeField()
+    until = models.DateTimeField()
+    byte_count = models.BigIntegerField()
+    sha256 = models.CharField(max_length=64)
+    key_id = models.CharField(max_length=64)
+    lines = models.JSONField()
+    written_at = models.DateTimeField()
+
+    class Meta:
+        app_label = "orchestrator"
+        db_table = "audit_bundles"
+        default_permissions = ("view",)
+        verbose_name = "audit bundle"
+
+    def __str__(self) -> str:
+        return f"{self.org_slug} {self.since:%Y-%m-%d} - {self.until:%Y-%m-%d}"

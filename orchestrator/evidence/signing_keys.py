@@ -70,13 +70,16 @@ def create_signing_key(*, actor: Actor, reason: str = "", now: datetime | None =
         return _create(actor, reason, now or database_now())
 
 
-def retire_signing_key(identifier: str, *, actor: Actor, reason: str, now: datetime | None = None) -> SigningKey:
+def retire_signing_key(
+    identifier: str, *, actor: Actor, reason: str, source_address: str | None = None, now: datetime | None = None
+) -> SigningKey:
     """Stop a key from signing. What it has signed stays valid. A second call changes nothing.
 
     Args:
         identifier: The key id, or its first digits if no other key has them.
         actor: The operator.
         reason: Recorded in the audit log.
+        source_address: The caller's IP address.
         now: The time of the change; by default the time of the database.
 
     Raises:
@@ -92,7 +95,14 @@ def retire_signing_key(identifier: str, *, actor: Actor, reason: str, now: datet
         if key.retired_at is None:
             key.retired_at = now or database_now()
             key.save(update_fields=["retired_at"])
-            _record("signing_key.retired", key, actor, reason, key.retired_at)
+            _record(
+                "signing_key.retired",
+                key,
+                actor=actor,
+                reason=reason,
+                now=key.retired_at,
+                source_address=source_address,
+            )
         return key
 
 
@@ -151,12 +161,15 @@ def _create(actor: Actor, reason: str, now: datetime) -> SigningKey:
 def _publish(private: Ed25519PrivateKey, actor: Actor, reason: str, now: datetime) -> SigningKey:
     public = private.public_key()
     key = SigningKey.objects.create(key_id=key_id(public), public_pem=public_key_pem(public), created_at=now)
-    _record("signing_key.created", key, actor, reason, now)
+    _record("signing_key.created", key, actor=actor, reason=reason, now=now)
     return key
 
 
-def _record(action: str, key: SigningKey, actor: Actor, reason: str, now: datetime) -> None:
-    record_operator_event(action, target=f"signing_key:{key.key_id}", actor=actor, reason=reason, now=now)
+def _record(
+    action: str, key: SigningKey, *, actor: Actor, reason: str, now: datetime, source_address: str | None = None
+) -> None:
+    target = f"signing_key:{key.key_id}"
+    record_operator_event(action, target=target, actor=actor, reason=reason, source_address=source_address, now=now)
 
 
 def _path(identifier: str) -> Path:

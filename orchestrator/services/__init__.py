@@ -52,7 +52,7 @@ from orchestrator.services.credentials import create_api_token, register_worker,
 from orchestrator.services.deliveries import redeliver, redeliver_many, send_test
 from orchestrator.services.dependency_propagation import propagate_pending, unblock
 from orchestrator.services.expiry import exceeded_limit, expire, force_cancel, time_out
-from orchestrator.services.exports import ensure_export_worker
+from orchestrator.services.exports import ensure_export_worker, record_audit_bundle
 from orchestrator.services.finish import ArtifactRef, CompleteMessage, FailMessage, acknowledge_cancel, complete, fail
 from orchestrator.services.hardware_specs import change_spec, create_spec, delete_spec
 from orchestrator.services.heartbeat import HeartbeatResult, HeartbeatUpdate, acknowledge, release, renew, report
@@ -225,6 +225,7 @@ __all__ = [
     "prioritize",
     "propagate_pending",
     "raise_queued_priority",
+    "record_audit_bundle",
     "redeliver",
     "redeliver_many",
     "register_pack_version",

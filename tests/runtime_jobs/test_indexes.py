@@ -15,6 +15,7 @@ from orchestrator.http.observability import metrics
 from orchestrator.protocols.native.jobs.filters import RuntimeJobFilters
 from orchestrator.services.breakers import ENDED
 from runtime_jobs.models import Job, JobEvent
+from runtime_jobs.models.jobs import KEY_OF_QUEUED, IndexPart
 from runtime_jobs.states import FINAL_STATES, LEASED_STATES
 from tests.factories import submitted
 
@@ -87,7 +88,9 @@ QUERIES: dict[str, models.QuerySet | str] = {
     "jobs_of_hardware_spec": JOBS.alias(named=KT("spec__spec")).filter(job_type="oci", named="0190a5d4"),
     "jobs_of_root": JOBS.filter(root_job_ulid=ONE),
     "jobs_of_type_by_key": NEWEST.of_organizations(["org-7"]).filter(job_type="scan")[:51],
-    "jobs_queued_of_type": NEWEST.of_organizations(["org-7"]).filter(job_type="runtime", state="queued")[:51],
+    "jobs_queued_of_type": JOBS.of_organizations(["org-7"]).first_by_key(
+        [IndexPart(Q(job_type="runtime", state="queued"), KEY_OF_QUEUED)], size=51
+    ),
     "jobs_ended_of_type": NEWEST.of_organizations(["org-7"]).filter(job_type="scan").with_status("failed")[:51],
     "jobs_ended_of_organization": NEWEST.of_organizations(["org-7"]).with_status("failed")[:51],
     "jobs_ended_of_correlation": NEWEST.of_organizations(["org-7"])

@@ -54,6 +54,9 @@ def _hints() -> Iterator[str]:
         path = settings.STATE_DIR / file
         if not (os.environ.get(name) or os.environ.get(f"{name}_FILE")) and path.exists():
             yield f"Keep a copy of {path} with it: {what} are unreadable without that key."
+    if not settings.SIGNING_KEY and _has_files(Path(settings.SIGNING_KEY_DIR)):
+        folder = settings.SIGNING_KEY_DIR
+        yield f"Keep a copy of {folder} in another place: without these keys a restored server signs with a new one."
     names = {"outputs": "outputs of jobs", "images": "images", ARTIFACTS: "artifacts, caches and logs of workflows"}
     folders = {what: getattr(storages[name], "location", None) for name, what in names.items()}  # a bucket has none
     found = [f"{path} ({what})" for what, path in folders.items() if path and _has_files(Path(path))]

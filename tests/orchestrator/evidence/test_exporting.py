@@ -18,6 +18,7 @@ from orchestrator.dispatching.process import DispatcherProcess
 from orchestrator.evidence import exporting
 from orchestrator.evidence.bundle_writing import ExportTimeout
 from orchestrator.evidence.exporting import ExportServer
+from orchestrator.evidence.models import AuditBundle, SigningKey
 from orchestrator.evidence.signing_keys import SigningKeyError, public_keys
 from orchestrator.evidence.verifying import verify_bundle
 from orchestrator.selectors.job_logs import stored
@@ -256,3 +257,16 @@ def test_another_tenant_cannot_read_the_bundle(alice):
     intruder = Caller(api_token(ProjectFactory(organization=OrganizationFactory(slug="intruder")).organization))
     for path in (f"/runs/{shown['jobId']}/artifacts", f"/runs/{shown['jobId']}/artifacts/audit-bundle.tar.gz"):
         refused(partial(intruder.get, path), 404, "not_found")
+
+
+def test_what_was_written_is_recorded(alice):
+    shown = export(alice, until="2026-02-01T00:00:00+01:00")
+    ExportServer().serve_next()
+    row = AuditBundle.objects.get()
+    assert (row.org_slug, row.job_ulid, row.sha256) == (
+        "acme",
+        ended(shown).job_ulid,
+        ended(shown).result["outputs"]["sha256"],
+    )
+    assert row.until.isoformat() == "2026-01-31T23:00:00+00:00"
+    assert row.key_id == SigningKey.objects.get().key_id

@@ -145,7 +145,7 @@ def test_every_operation_says_what_it_takes_and_answers(path, method, operation)
             else OF_JOBS
             if path == "/v1/identity/token"
             else [PUBLIC]
-            if path.startswith(("/.well-known/", "/v1/objects/"))
+            if path.startswith(("/.well-known/", "/v1/objects/", "/v1/keys"))
             else OF_CALLERS
         )
     result = {

@@ -16,6 +16,7 @@ def state(settings, tmp_path, monkeypatch) -> Path:
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(f"{name}_FILE", raising=False)
     settings.STATE_DIR = tmp_path
+    settings.SIGNING_KEY_DIR = str(tmp_path / "signing_keys")
     settings.STORAGES = {
         name: options | {"OPTIONS": options.get("OPTIONS", {}) | {"location": str(tmp_path / name)}}
         if name in {"outputs", "images", "artifacts"}
@@ -50,3 +51,13 @@ def test_keys_of_the_environment_and_a_bucket_are_not_named(state, monkeypatch, 
     monkeypatch.setenv("ACTIONS_ROOT_KEY", "x")
     (state / "artifacts" / "report").unlink()
     assert hints(state) == []
+
+
+def test_signing_keys_are_named_but_not_to_be_kept_with_the_dump(state, settings):
+    before = hints(state)
+    (state / "signing_keys").mkdir()
+    (state / "signing_keys" / "key.pem").write_text("x")
+    (added,) = set(hints(state)) - set(before)
+    assert added.startswith(f"Keep a copy of {state}/signing_keys in another place:")
+    settings.SIGNING_KEY = "x"
+    assert hints(state) == before

@@ -6,9 +6,10 @@ same.
 """
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from django.db.models import Q
+from django.db.models.fields.json import KT
 from rest_framework.pagination import Cursor
 from rest_framework.request import Request
 
@@ -17,7 +18,7 @@ from orchestrator.protocols.stella.jobs.filters import COMPLETED_WORDS
 from orchestrator.selectors.orchestration_statuses import JobStanding, standings_of
 from orchestrator.selectors.pending_reasons.limits import blocked_lanes
 from runtime_jobs.models import Job
-from runtime_jobs.models.jobs import JobQuerySet
+from runtime_jobs.models.jobs import KEY_OF_QUEUED, IndexPart, JobQuerySet
 from runtime_jobs.orchestration_status import OrchestrationStatus
 from runtime_jobs.specs import JOB_TYPES
 from runtime_jobs.states import JobState
@@ -28,10 +29,17 @@ MAX_PARTS: Final = 36  # of a page: all types of four organizations
 
 
 class ListedJob(NamedTuple):
-    """A job of a page with its status."""
+    """A job of a page with its status.
+
+    Attributes:
+        job: The job, without `spec` and `result`.
+        standing: Its status.
+        requested_at: When the client says that the job was requested, or None.
+    """
 
     job: Job
     standing: JobStanding
+    requested_at: str | None
 
 
 # Whether a job has one of these statuses depends on more than its row.
@@ -49,7 +57,7 @@ def in_blocked_lanes(jobs: JobQuerySet, tenants: tuple[str, ...] | None) -> JobQ
     return jobs if lanes is None else jobs.filter(lane_id__in=lanes)
 
 
-def index_parts(status: str | None, tenants: tuple[str, ...] | None, job_type: str | None) -> list[Q]:
+def index_parts(status: str | None, tenants: tuple[str, ...] | None, job_type: str | None) -> list[IndexPart]:
     """Return parts of the jobs with a status of which each has an index in the order of pages.
 
     Without them a page would skip all newer jobs of other statuses, or sort all that have ended.
@@ -63,14 +71,15 @@ def index_parts(status: str | None, tenants: tuple[str, ...] | None, job_type: s
         The parts; none if the jobs of any status are read in the order of pages, or if there would be too many.
     """
     if status == OrchestrationStatus.COMPLETED:
-        parts = [Q(status=word, finished_at__isnull=False) for word in COMPLETED_WORDS]
+        parts = [IndexPart(Q(status=word, finished_at__isnull=False)) for word in COMPLETED_WORDS]
     elif status == OrchestrationStatus.QUEUED:
-        parts = [Q(state=JobState.QUEUED, job_type=name) for name in ([job_type] if job_type else JOB_TYPES)]
+        types = [job_type] if job_type else JOB_TYPES
+        parts = [IndexPart(Q(state=JobState.QUEUED, job_type=name), KEY_OF_QUEUED) for name in types]
     else:
         return []
     if tenants is None or len(tenants) * len(parts) > MAX_PARTS:
         return []
-    return [Q(org_slug=tenant) & part for tenant in tenants for part in parts]
+    return [IndexPart(Q(org_slug=tenant) & part.condition, part.key) for tenant in tenants for part in parts]
 
 
 class RootPage(NamedTuple):
@@ -86,7 +95,7 @@ class RootPage(NamedTuple):
 
 
 def read_root_page(
-    jobs: JobQuerySet, *, status: str | None, parts: Sequence[Q] = (), size: int, after: int | None
+    jobs: JobQuerySet, *, status: str | None, parts: Sequence[IndexPart] = (), size: int, after: int | None
 ) -> RootPage:
     """Return the root ids of a page, with one query unless the status of each candidate must be checked.
 
@@ -100,7 +109,7 @@ def read_root_page(
     if status in _CHECKED:
         found, next_key = _matching(jobs, status, parts, size, after, backward=False)
         return RootPage([listed.job.root_job_ulid for listed in found], next_key)
-    first = _after(jobs, after, backward=False).first_by_key(parts, size=size + 1)
+    first = jobs.first_by_key(parts, size=size + 1, after=after)
     rows = list(first.values_list("pk", "root_job_ulid"))
     page = rows[:size]
     return RootPage([root for _, root in page], page[-1][0] if len(rows) > size else None)
@@ -110,7 +119,7 @@ class OrchestrationJobPages(NewestFirst):
     """Parameters, responses and encryption are those of `NewestFirst`."""
 
     def read_page(
-        self, jobs: JobQuerySet, request: Request, *, status: str | None, parts: Sequence[Q] = ()
+        self, jobs: JobQuerySet, request: Request, *, status: str | None, parts: Sequence[IndexPart] = ()
     ) -> list[ListedJob]:
         """Return the jobs of the requested page.
 
@@ -150,14 +159,15 @@ def _cursor(key: int, *, reverse: bool) -> Cursor:
 
 
 def _matching(
-    jobs: JobQuerySet, status: str | None, parts: Sequence[Q], size: int, start: int | None, *, backward: bool
+    jobs: JobQuerySet, status: str | None, parts: Sequence[IndexPart], size: int, start: int | None, *, backward: bool
 ) -> tuple[list[ListedJob], int | None]:
     """Return up to `size` jobs with the status, and the key after which the next page begins, if there may be one."""
     group = size + 1 if status is None else min(size + 1, GROUP)
     found: list[ListedJob] = []
     key, read = start, 0
     while True:
-        rows = list(_after(jobs, key, backward=backward).first_by_key(parts, size=group, newest=not backward))
+        first = jobs.first_by_key(parts, size=group, after=key, newest=not backward)
+        rows: list[Any] = list(first.annotate(requested_at=KT("spec__requested_at")).defer("spec", "result"))
         standings = standings_of(rows)
         for job in rows:
             standing = standings[job.pk]
@@ -166,7 +176,7 @@ def _matching(
                 continue
             if len(found) == size:
                 return found, found[-1].job.pk
-            found.append(ListedJob(job, standing))
+            found.append(ListedJob(job, standing, job.requested_at))
             key = job.pk
         read += len(rows)
         if len(rows) < group:
@@ -174,9 +184,3 @@ def _matching(
         if read >= MAX_CANDIDATES:
             return found, key
         group = min(2 * group, GROUP)
-
-
-def _after(jobs: JobQuerySet, key: int | None, *, backward: bool) -> JobQuerySet:
-    if key is None:
-        return jobs
-    return jobs.filter(id__gt=key) if backward else jobs.filter(id__lt=key)

@@ -4,7 +4,6 @@ import logging
 from typing import Any
 
 from django.conf import settings
-from django.db.models.fields.json import KT
 from django.utils import timezone
 from rest_framework.decorators import action
 from rest_framework.request import Request
@@ -100,11 +99,8 @@ class OrchestrationJobViewSet(StrictQueryMixin, GenericViewSet):
         tenants = tenants_of(client_of(request), request.query_params.get("tenant"))
         if status == OrchestrationStatus.THROTTLED:
             jobs = in_blocked_lanes(jobs, tenants)
-        small = jobs.annotate(requested_at=KT("spec__requested_at")).defer("spec", "result")
-        page = pages.read_page(small, request, status=status, parts=index_parts(status, tenants, job_type))
-        return self.get_paginated_response(
-            [wire.serialize_listed_job(job, standing, job.requested_at) for job, standing in page]
-        )
+        page = pages.read_page(jobs, request, status=status, parts=index_parts(status, tenants, job_type))
+        return self.get_paginated_response([wire.serialize_listed_job(*listed) for listed in page])
 
     @openapi.SUBMIT_JOB
     def create(self, request: Request) -> Response:

@@ -31,6 +31,14 @@ SELECT filled.*
            'failure_class', CASE WHEN state = 'failed' THEN 'policy' END,
            'ingest_run_id', CASE WHEN state = 'succeeded' AND n % 2 = 0 THEN 'run_' || ulid END,
            'needs_ingest', n % 2 = 0, 'job_type', CASE WHEN n % 2 = 0 THEN 'runtime' ELSE 'steps' END)) AS filled"""
+# One tenant has nearly all jobs, all of one type, and the planner does not know yet of most that have ended.
+FILL_ONE_TENANT = """INSERT INTO runtime_jobs
+SELECT filled.*
+  FROM (SELECT n, lpad(n::text, 26, '0') AS ulid FROM generate_series(%(first)s::int, %(last)s) n) numbered
+ CROSS JOIN LATERAL json_populate_record((SELECT j FROM runtime_jobs j LIMIT 1), json_build_object(
+           'id', 1000000 + n, 'job_ulid', 'rtj_' || ulid, 'root_job_ulid', 'rtj_' || ulid, 'org_slug', %(tenant)s::text,
+           'job_type', 'steps', 'needs_ingest', false, 'state', %(state)s::text,
+           'finished_at', CASE WHEN %(state)s::text <> 'queued' THEN now() END)) AS filled"""
 STATES = {"queued": "queued", "completed": "succeeded"}
 
 
@@ -103,6 +111,28 @@ def test_pages_of_several_tenants_are_bounded(filled):
             page = read_root_page(found.qs, status=status, parts=parts, size=SIZE, after=None)
         assert page.roots == [job.job_ulid for job in expected(tenants, status, job_type)[:SIZE]], filters
         assert rows_read(page_statement(queries)) < MOST_READ, filters
+
+
+def test_pages_of_a_tenant_with_nearly_all_jobs_are_bounded(project, alice):
+    submitted(ProjectFactory(organization=OrganizationFactory(slug="pattern")))
+    queued, known, last = 7 * ROWS, 7 * ROWS + 10, 8 * ROWS
+    with connection.cursor() as cursor:
+        for first, end, state in (
+            (1, queued, "queued"),
+            (queued + 1, known, "succeeded"),
+            (known + 1, last, "succeeded"),
+        ):
+            values = {"first": first, "last": end, "state": state, "tenant": ACME}
+            cursor.execute(FILL_ONE_TENANT, values)
+            if end == known:
+                cursor.execute("ANALYZE runtime_jobs")
+    for status in STATES:
+        query = f"/api/jobs?status={status}&jobType=steps&limit={SIZE}"
+        for _ in range(2):
+            with CaptureQueriesContext(connection) as queries:
+                answer = ok(alice.get(query))
+            assert rows_read(page_statement(queries)) < MOST_READ, query
+            query = answer["next"]
 
 
 def test_a_page_has_a_bounded_number_of_parts():
