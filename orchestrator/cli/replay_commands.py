@@ -83,12 +83,24 @@ def _export_both(client: StellaClient, original_id: str, path: Path) -> dict[str
 
 
 def verify(context: CommandContext) -> int:
-    """Compare the manifests of a job and of its replays in a bundle. The verdicts in it are not used."""
-    from orchestrator.replays.comparison import compare_manifests  # noqa: PLC0415 only this command needs it
+    """Compare the manifests of a job and of its replays in a bundle.
+
+    The verdicts in the bundle prove nothing, and must be those of the manifests.
+    """
+    from orchestrator.replays.comparison import (  # noqa: PLC0415 only this command needs it
+        ContradictedVerdict,
+        confirm_record,
+    )
 
     verdicts = []
     for entry in _replays_in(context.options):
-        compared = compare_manifests(entry["expected"], entry["found"], caveats=entry["caveats"])
+        try:
+            compared = confirm_record(entry)
+        except ContradictedVerdict as error:
+            raise CommandFailed(ExitCode.FAILED, str(error), code="contradicted_verdict") from None
+        if compared is None:
+            message = f"The replay {entry['jobId']} had no verdict when the bundle was written."
+            raise CommandFailed(ExitCode.FAILED, message, code="no_verdict")
         document = {
             "jobId": entry["jobId"],
             "replayOf": entry["replayOf"],
@@ -105,7 +117,7 @@ def _replays_in(options: argparse.Namespace) -> Iterable[Mapping[str, Any]]:
     """Return the replays of a job in a verified bundle, or the job itself if it is one.
 
     Raises:
-        CommandFailed: The bundle is not verified, has no such replay, or was written before the end of one.
+        CommandFailed: The bundle is not verified, or has no such replay.
     """
     found: dict[str, Mapping[str, Any]] = {}  # by job: each attempt of a replay has the same manifests
 
@@ -116,10 +128,6 @@ def _replays_in(options: argparse.Namespace) -> Iterable[Mapping[str, Any]]:
     read_bundle(options, collect)
     if not found:
         raise CommandFailed(ExitCode.NOT_FOUND, f"The bundle has no replay of {options.job_id}.", code="not_found")
-    for replay_id, entry in found.items():
-        if entry["found"] is None:
-            message = f"The replay {replay_id} had no verdict when the bundle was written."
-            raise CommandFailed(ExitCode.FAILED, message, code="no_verdict")
     return found.values()
 
 

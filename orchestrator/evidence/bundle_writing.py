@@ -24,6 +24,7 @@ from orchestrator.http.api.datetimes import format_timestamp
 from orchestrator.notifications.envelopes import envelope_of
 from orchestrator.replays.models import Replay
 from orchestrator.selectors.event_pages import OPERATOR, Place, StoredEvent, events_of_job
+from orchestrator.selectors.replays import replay_record
 from runtime_jobs.events import canonical_event, canonical_result
 from runtime_jobs.identifiers import uuid_of
 from runtime_jobs.models import Job, JobEvent, OperatorEvent
@@ -238,19 +239,13 @@ def _job_entry(job: Job, bound: dict[str, Any]) -> bytes:
 
 def _replay_entry(job: Job, original: str, replay: Replay | None) -> dict[str, Any]:
     """Return an entry of `replays.jsonl`, with the manifests of both jobs: a reader compares them without a server."""
-    return {
+    attempt = {
         "jobId": str(uuid_of(job.root_job_ulid)),
         "attempt": job.attempt,
         "replayOf": str(uuid_of(original)),
         "status": str(STATUS_OF_STATE[job.state]),
-        "reason": replay and replay.reason,
-        "sealed": replay and replay.is_sealed,
-        "verdict": replay and replay.verdict,
-        "decidedAt": format_timestamp(replay.decided_at) if replay else None,
-        "caveats": replay.caveats if replay else [],
-        "expected": replay and replay.expected,
-        "found": replay and replay.found,
     }
+    return attempt | (replay_record(replay) if replay else {"verdict": None})
 
 
 def _write_throttles(file: _LineFile, scope: BundleScope, page_ended: Callable[[], None]) -> None:

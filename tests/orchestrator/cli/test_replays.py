@@ -112,7 +112,7 @@ def test_a_replay_with_a_bundle_exports_from_the_end_of_the_job_on(shell, tmp_pa
 
 def entry(**changes):
     found = {"jobId": REPLAY, "replayOf": ORIGINAL, "caveats": [], "expected": MANIFEST, "found": MANIFEST}
-    return found | {"verdict": "match"} | changes
+    return found | {"verdict": "match", "difference": None} | changes
 
 
 def verified(shell, tmp_path, entries, job_id=ORIGINAL):
@@ -130,9 +130,15 @@ def test_a_match_is_proven_without_a_server(shell, tmp_path, job_id):
     assert (found.code, found.out, found.err) == (0, f"match: {REPLAY} is a replay of {ORIGINAL}\n", "")
 
 
-def test_a_difference_is_named_whatever_verdict_the_bundle_has(shell, tmp_path):
-    outputs = {"artifacts": {"report.json": "sha256:3"}}
-    found = verified(shell, tmp_path, [entry(found=MANIFEST | {"outputs": outputs}), entry(jobId=OTHER)])
+DIVERGED = {
+    "found": MANIFEST | {"outputs": {"artifacts": {"report.json": "sha256:3"}}},
+    "verdict": "diverged",
+    "difference": {"path": "/outputs/artifacts/report.json", "expected": "sha256:2", "found": "sha256:3"},
+}
+
+
+def test_a_difference_of_one_replay_is_named(shell, tmp_path):
+    found = verified(shell, tmp_path, [entry(**DIVERGED), entry(jobId=OTHER)])
     assert found.code == 1
     diverged, match = found.out.splitlines()
     assert diverged.startswith("diverged")
@@ -140,14 +146,20 @@ def test_a_difference_is_named_whatever_verdict_the_bundle_has(shell, tmp_path):
     assert match.startswith("match")
 
 
+def test_a_verdict_that_the_manifests_contradict_is_refused(shell, tmp_path):
+    found = verified(shell, tmp_path, [entry(**DIVERGED | {"verdict": "match", "difference": None})])
+    assert (found.code, found.out) == (1, "")
+    assert "is recorded as match, and its manifests are diverged" in found.err
+
+
 def test_what_is_not_pinned_proves_nothing(shell, tmp_path):
-    found = verified(shell, tmp_path, [entry(caveats=["The job had access to the network."])])
+    found = verified(shell, tmp_path, [entry(caveats=["The job had access to the network."], verdict="unverifiable")])
     assert (found.code, found.out.partition(":")[0]) == (1, "unverifiable")
     assert "network" in found.out
 
 
 def test_a_replay_without_verdict_and_a_job_without_replay(shell, tmp_path):
-    found = verified(shell, tmp_path, [entry(found=None)])
+    found = verified(shell, tmp_path, [entry(found=None, verdict=None)])
     assert (found.code, found.out) == (1, "")
     assert "no verdict" in found.err
     assert verified(shell, tmp_path, [entry()], OTHER).code == 66
