@@ -26,7 +26,7 @@ DROP FUNCTION refuse_pack_change_v1();
 
 class Migration(migrations.Migration):
 
-    dependencies = [('runtime_jobs', '0023_queued_jobs_of_type')]
+    dependencies = [('runtime_jobs', '0024_key_of_queued_jobs')]
 
     operations = [
         migrations.CreateModel(
