@@ -17,7 +17,11 @@ class Deadline:
     def __init__(self, seconds: float | None, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._seconds = seconds
-        self._end = None if seconds is None else clock() + seconds
+        self.begin()
+
+    def begin(self) -> None:
+        """Let the time begin now."""
+        self._end = None if self._seconds is None else self._clock() + self._seconds
 
     def left(self, limit: float) -> float:
         """Return the seconds until the end, at most `limit`.

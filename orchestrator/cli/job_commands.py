@@ -13,6 +13,7 @@ from orchestrator.cli.commands import (
     add_timeout,
     job_id,
 )
+from orchestrator.cli.deadlines import Deadline
 from orchestrator.cli.errors import ExitCode, UsageError
 from orchestrator.cli.job_waiting import (
     exit_code_of_job,
@@ -92,13 +93,17 @@ def submit(context: CommandContext) -> int:
     waits = options.wait or options.follow
     if options.timeout is not None and not waits:
         raise UsageError("--timeout needs --wait or --follow. The limit of the job itself is --job-timeout.")
-    job = context.client.call(
+    request, client = _request(options), context.client
+    client.deadline = Deadline(None)  # of a submit that is broken off, the id would not be known
+    job = client.call(
         "POST",
         "/api/jobs",
-        _request(options),
+        request,
         headers={"Idempotency-Key": options.idempotency_key or str(uuid4())},
         is_repeatable=True,
     ).body
+    client.deadline = context.deadline
+    client.deadline.begin()
     printer = context.printer
     if not waits:
         printer.result(job, job["jobId"])

@@ -56,8 +56,9 @@ def test_a_canceled_job_is_130(stella):
 
 
 def test_time_that_is_up_is_124_and_the_job_continues(stella):
-    found = stella.run(*SUBMIT, "--wait", "--timeout", "0.3")
-    assert (found.code, Job.objects.get().state) == (124, "queued")
+    found = stella.run(*SUBMIT, "--wait", "--timeout", "0.01")
+    job = Job.objects.get()
+    assert (found.code, found.out.strip(), job.state) == (124, str(uuid_of(job.root_job_ulid)), "queued")
     assert stella.run(*SUBMIT, "--follow", "--timeout", "0.3").code == 124
 
 
