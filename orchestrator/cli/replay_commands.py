@@ -12,7 +12,7 @@ from orchestrator.cli.bundle_export import export_bundle
 from orchestrator.cli.bundle_reading import add_bundle_options, read_bundle
 from orchestrator.cli.client import StellaClient
 from orchestrator.cli.commands import CommandContext, CommandGroup, add_job_id, add_timeout
-from orchestrator.cli.deadlines import Patience
+from orchestrator.cli.deadlines import Deadline, Patience
 from orchestrator.cli.errors import CommandFailed, ExitCode, UsageError
 from orchestrator.cli.job_waiting import wait_for_end
 
@@ -47,6 +47,7 @@ def replay(context: CommandContext) -> int:
     if options.timeout is not None and not waits:
         raise UsageError("--timeout needs --wait or --bundle.")
     body = {"reason": options.reason, "sealed": options.sealed}
+    client.deadline = Deadline(None)  # of a request that is broken off, the id of the replay would not be known
     record = client.call(
         "POST",
         f"/api/jobs/{options.job_id}/replay",
@@ -54,6 +55,8 @@ def replay(context: CommandContext) -> int:
         headers={"Idempotency-Key": str(uuid4())},
         is_repeatable=True,
     ).body
+    client.deadline = context.deadline
+    client.deadline.begin()
     if not waits:
         context.printer.result(record, record["jobId"])
         return ExitCode.OK
