@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 STATIC_CHECKS := check-types check-lint check-migrations check-openapi check-graphql check-settings
-.PHONY: help setup demo up test proof chaos runner actions bench check $(STATIC_CHECKS) lock clean system
+.PHONY: help setup demo up test proof chaos runner actions evidence bench check $(STATIC_CHECKS) lock clean system
 
 # Recipes read this variable from the environment, as "$$STATE_DIR": its value may contain spaces and quotes.
 STATE_DIR ?= .state
@@ -44,6 +44,9 @@ runner: setup ## play the life of a Bencher runner with its real program, nine m
 actions: setup ## play the life of a runner of workflow jobs with shithub's real program, four minutes (SHITHUBD_RUNNER=path of `shithubd-runner`)
 	@test -x "$$SHITHUBD_RUNNER" || { echo "SHITHUBD_RUNNER names no program: SHITHUBD_RUNNER=/path/to/shithubd-runner"; exit 2; }
 	@$(RUN) -m pytest tests/orchestrator/protocols/shithub/test_real_runner.py $(ARGS)
+
+evidence: setup ## run a pack, replay it sealed, export an audit bundle, and verify it with stella and with securesystemslib
+	@$(RUN) -m tests.evidence_run
 
 bench: setup ## run all benchmarks, about 30 minutes (QUICK=1: five minutes; ONLY="claims limits": a part; BASELINE=: compare)
 	@STATE_DIR="$$STATE_DIR/bench" QUICK=$(QUICK) ONLY="$(ONLY)" BASELINE="$(BASELINE)" $(RUN) -m benchmarks

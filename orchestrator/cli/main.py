@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
-from orchestrator.cli import event_commands, job_commands, quota_commands
+from orchestrator.cli import bundle_commands, event_commands, job_commands, quota_commands, replay_commands
 from orchestrator.cli.arguments import StellaParser
 from orchestrator.cli.commands import CommandContext, CommandGroup
 from orchestrator.cli.errors import CommandFailed, ExitCode
@@ -15,7 +15,7 @@ from orchestrator.cli.output import Printer
 EPILOG: Final = """\
 exit codes:
   0    done; with --wait and --follow: the exit code of the job
-  1    the job failed without an exit code of its own
+  1    a job failed without an exit code of its own; a replay does not match, a bundle is not verified
   64   usage         66   no such job or file    69   server away
   77   refused       124  --timeout has passed   130  canceled, or Ctrl-C
 
@@ -29,7 +29,10 @@ def build_parser() -> StellaParser:
         prog="stella", description="Submits and observes jobs of Runtime Orchestrator.", epilog=EPILOG
     )
     groups = parser.add_subparsers(metavar="COMMAND", required=True)
-    job_commands.register(CommandGroup(groups, "job", "Submit, observe and cancel jobs."))
+    jobs = CommandGroup(groups, "job", "Submit, observe, cancel and replay jobs.")
+    job_commands.register(jobs)
+    replay_commands.register(jobs)
+    bundle_commands.register(CommandGroup(groups, "orch", "Export and verify audit bundles."))
     quota_commands.register(CommandGroup(groups, "quota", "Show and change quotas."))
     event_commands.register(groups)
     return parser

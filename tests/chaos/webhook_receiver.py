@@ -23,8 +23,9 @@ class WebhookReceiver:
         wrong: Messages that were not signed with the secret.
     """
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, failed: float = FAILED) -> None:
         self.secret = ""
+        self._failed = failed
         self.accepted: Counter[str] = Counter()
         self.wrong: list[str] = []
         self._tried: set[str] = set()
@@ -70,7 +71,7 @@ class WebhookReceiver:
         with self._lock:
             is_first = name not in self._tried
             self._tried.add(name)
-            if is_first and self._chance.random() < FAILED:
+            if is_first and self._chance.random() < self._failed:
                 return 500
             self.accepted[name] += 1
         return 204

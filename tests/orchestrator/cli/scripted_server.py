@@ -31,7 +31,7 @@ class ScriptedServer:
 
             def handle_any(self) -> None:
                 scripted.requests.append((self.command, self.path, dict(self.headers)))
-                self.rfile.read(int(self.headers.get("Content-Length", "0")))
+                self.content = self.rfile.read(int(self.headers.get("Content-Length", "0")))
                 self.close_connection = True
                 answer(self, len(scripted.requests))
 
