@@ -6,6 +6,7 @@ import pytest
 
 from orchestrator.cli.client import StellaClient
 from tests.factories import OrganizationFactory, api_token
+from tests.live_server import eventually
 from tests.orchestrator.protocols.stella.requests import claim, complete
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
@@ -56,15 +57,25 @@ def test_only_operators_set_emergency_limits(stella):
     assert "operator" in found.err
 
 
+def page_with_events(stella, *options):
+    """The first page of events, or None if it is empty."""
+    page = value_of(stella.run("events", *options, "-o", "json"))
+    return page if page["results"] else None
+
+
+def types_after(stella, place):
+    """The types of the events after a place."""
+    return [line.split()[1] for line in stella.run("events", "--after", place).out.splitlines()]
+
+
 def test_events_are_listed_in_order_and_continue_after_their_place(stella, worker):
     job_id = stella.run(*SUBMIT).out.strip()
-    page = value_of(stella.run("events", "--job-id", job_id, "-o", "json"))
+    page = eventually(lambda: page_with_events(stella, "--job-id", job_id))  # a transaction elsewhere delays events
     assert [event["eventType"] for event in page["results"]] == ["job.queued"]
     complete(claim(worker))
+    assert eventually(lambda: "job.completed" in types_after(stella, page["place"])[-1:])
+    assert "job.queued" not in types_after(stella, page["place"])
     later = stella.run("events", "--after", page["place"])
-    types = [line.split()[1] for line in later.out.splitlines()]
-    assert types[-1] == "job.completed"
-    assert "job.queued" not in types
     assert later.err.startswith("place: ")
     limited = value_of(stella.run("events", "--limit", "1", "-o", "json"))
     assert [len(limited["results"]), limited["hasMore"]] == [1, True]

@@ -13,6 +13,7 @@ from tests.live_server import eventually
 from tests.orchestrator.cli.scripted_server import respond, scripted
 from tests.orchestrator.evidence.archives import KEY, bundle_of, lines_of, members_of, sample_files, text
 from tests.orchestrator.protocols.stella.requests import claim, complete
+from tests.tampering import overwrite_jobs
 
 ORIGINAL, REPLAY, OTHER = (f"01890a5d-ac96-774b-bcce-b302099a805{digit}" for digit in "789")
 MANIFEST = {
@@ -67,7 +68,7 @@ class TestReplay:
 
     def test_a_changed_input_is_refused_and_nothing_is_queued(self, stella, ended):
         changed = Job.objects.get()
-        Job.objects.filter(pk=changed.pk).update(spec=changed.spec | {"payload": {"imageRef": "changed"}})
+        overwrite_jobs(Job.objects.filter(pk=changed.pk), spec=changed.spec | {"payload": {"imageRef": "changed"}})
         found = stella.run("job", "replay", "--id", ended, "-o", "json")
         assert (found.code, json.loads(found.err)["code"]) == (77, "digest_mismatch")
         assert Job.objects.count() == 1

@@ -49,6 +49,7 @@ from tests.factories import (
     submitted,
     submitted_steps,
 )
+from tests.tampering import tamper
 
 pytestmark = pytest.mark.django_db
 FILE = {"type": "file", "path": "out/report.txt", "size_bytes": 3, "sha256": "a" * 64, "stored": True}
@@ -87,13 +88,9 @@ def verdict_of(job: Job, **options) -> Replay:
     return Replay.objects.get(job_ulid=job.root_job_ulid)
 
 
-def tamper(changes: str, job: Job, *values) -> None:
+def change_input(changes: str, job: Job, *values) -> None:
     """Change an ended job as an owner of the database can, past all triggers."""
-    with connection.cursor() as cursor:
-        cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")  # no ALTER TABLE while deferred checks wait
-        cursor.execute("ALTER TABLE runtime_jobs DISABLE TRIGGER USER")
-        cursor.execute(f"UPDATE runtime_jobs SET {changes} WHERE job_ulid = %s", [*values, job.job_ulid])
-        cursor.execute("ALTER TABLE runtime_jobs ENABLE TRIGGER USER")
+    tamper("runtime_jobs", f"UPDATE runtime_jobs SET {changes} WHERE job_ulid = %s", [*values, job.job_ulid])
 
 
 class TestTheNewJob:
@@ -189,12 +186,14 @@ class TestRefusals:
 
     def test_a_changed_input(self, worker):
         job = executed(worker)
-        tamper("spec = jsonb_set(spec, '{steps}', '[\"rm -rf /\"]')", job)
+        change_input("spec = jsonb_set(spec, '{steps}', '[\"rm -rf /\"]')", job)
         assert self.refused(StoredInputMismatch, job).code == "digest_mismatch"
 
     def test_a_changed_input_with_its_digest(self, worker):
         job, other = executed(worker), submitted_steps(steps=("rm -rf /",))
-        tamper("spec = jsonb_set(spec, '{steps}', '[\"rm -rf /\"]'), payload_digest = %s", job, other.payload_digest)
+        change_input(
+            "spec = jsonb_set(spec, '{steps}', '[\"rm -rf /\"]'), payload_digest = %s", job, other.payload_digest
+        )
         job.refresh_from_db()
         assert JOB_TYPES["steps"].from_job(job).digest == job.payload_digest
         self.refused(StoredInputMismatch, job)  # the first event binds the digest
@@ -210,12 +209,12 @@ class TestRefusals:
         )
         lease = claimed(worker, job_types=("scan",)).lease.lease_ulid
         job = services.complete(lease_ulid=lease, worker=worker, exit_code=0)
-        tamper("spec = jsonb_set(spec, '{cursors}', '{\"advisory\": \"later\"}')", job)
+        change_input("spec = jsonb_set(spec, '{cursors}', '{\"advisory\": \"later\"}')", job)
         self.refused(StoredInputMismatch, job)
 
     def test_an_input_that_is_none(self, worker):
         job = executed(worker)
-        tamper("spec = '{}'", job)
+        change_input("spec = '{}'", job)
         self.refused(StoredInputMismatch, job)
 
     @pytest.mark.parametrize("state", ["sealed", "open"])
