@@ -10,7 +10,7 @@ from typing import Any, Final
 from orchestrator import services
 from orchestrator.artifacts.storage import ArtifactStorage, artifact_storage
 from orchestrator.http.db_scope import release_connections
-from runtime_jobs.errors import ArtifactDigestMismatch
+from runtime_jobs.errors import ArtifactDigestMismatch, ChunkConflict, NotFound, ResourceConflict
 from runtime_jobs.models import StoredArtifact
 from workers.models import Worker
 
@@ -21,6 +21,9 @@ _OFFSET_DIGITS: Final = 13
 def store_piece(*, lease_ulid: str, worker: Worker, artifact_ulid: str, offset: int, piece: bytes) -> StoredArtifact:
     """Append a piece to an announced artifact. The same piece again changes nothing.
 
+    The piece is stored between two transactions: heartbeats of the lease do not wait for a slow bucket. If a worker
+    sends two different pieces for one position at the same time, the digest of the whole shows it.
+
     Args:
         lease_ulid: The lease.
         worker: The worker that holds it.
@@ -29,29 +32,24 @@ def store_piece(*, lease_ulid: str, worker: Worker, artifact_ulid: str, offset: 
         piece: The bytes, at least one.
 
     Raises:
-        LifecycleError: Any error of `services.add_artifact_piece`.
+        LifecycleError: Any error of `services.find_artifact_for_piece` and `services.add_artifact_piece`.
+        ChunkConflict: Another piece is stored at this position.
         OSError: The storage cannot be written.
     """
-    storage = artifact_storage()
-
-    def store(row: StoredArtifact) -> None:
-        storage.put(_piece_key(row.object_key, offset), [piece])
-
-    def is_stored(row: StoredArtifact) -> bool:
-        try:
-            return storage.read(_piece_key(row.object_key, offset), 0, MAX_PIECE_BYTES + 1) == piece
-        except FileNotFoundError:
-            return False
-
-    return services.add_artifact_piece(
-        lease_ulid=lease_ulid,
-        worker=worker,
-        artifact_ulid=artifact_ulid,
-        offset=offset,
-        size_bytes=len(piece),
-        store=store,
-        is_stored=is_stored,
-    )
+    named: dict[str, Any] = {"lease_ulid": lease_ulid, "worker": worker, "artifact_ulid": artifact_ulid}
+    row = services.find_artifact_for_piece(**named, offset=offset, size_bytes=len(piece))
+    release_connections()
+    storage, key = artifact_storage(), _piece_key(row.object_key, offset)
+    if offset < row.received_bytes:
+        if not _has_content(storage, key, piece):
+            raise ChunkConflict(f"Another piece is stored at the offset {offset}.")
+        return row
+    storage.put(key, [piece])
+    try:
+        return services.add_artifact_piece(**named, offset=offset, size_bytes=len(piece))
+    except (NotFound, ResourceConflict):
+        storage.remove(key)  # the artifact was closed or given up meanwhile: nothing would find the piece again
+        raise
 
 
 def close_artifact(*, lease_ulid: str, worker: Worker, artifact_ulid: str, sha256: str) -> StoredArtifact:
@@ -105,6 +103,13 @@ def remove_pieces(storage: ArtifactStorage, object_key: str, byte_count: int) ->
         offset += size
     for key in reversed(keys):  # a process that is killed leaves the first ones, from which the others are found
         storage.remove(key)
+
+
+def _has_content(storage: ArtifactStorage, key: str, piece: bytes) -> bool:
+    try:
+        return storage.read(key, 0, MAX_PIECE_BYTES + 1) == piece
+    except FileNotFoundError:
+        return False
 
 
 def _pieces(storage: ArtifactStorage, row: StoredArtifact) -> Iterator[bytes]:

@@ -15,6 +15,7 @@ from orchestrator.services.artifact_pieces import (
     add_artifact_piece,
     begin_lease_artifact,
     complete_lease_artifact,
+    find_artifact_for_piece,
     find_received_artifact,
 )
 from orchestrator.services.artifacts import (
@@ -225,6 +226,7 @@ __all__ = [
     "fail",
     "fail_and_claim",
     "fail_many",
+    "find_artifact_for_piece",
     "find_cache_entry",
     "find_received_artifact",
     "find_runner",

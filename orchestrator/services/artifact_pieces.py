@@ -4,7 +4,6 @@ Each message counts only under the valid lease. An announcement is in `artifacts
 `orchestrator.artifacts.pieces`.
 """
 
-from collections.abc import Callable
 from datetime import datetime
 
 from django.db.models import Count, Sum
@@ -14,7 +13,6 @@ from orchestrator.services.artifacts import UPLOAD_TIME, begin_artifact, validat
 from orchestrator.services.unit_of_work import UnitOfWork, operation
 from runtime_jobs.errors import (
     ArtifactQuotaExceeded,
-    ChunkConflict,
     ChunkGap,
     InvalidArtifactName,
     NotFound,
@@ -57,7 +55,7 @@ def begin_lease_artifact(
 
 
 @operation
-def add_artifact_piece(
+def find_artifact_for_piece(
     _: UnitOfWork,
     *,
     lease_ulid: str,
@@ -65,11 +63,9 @@ def add_artifact_piece(
     artifact_ulid: str,
     offset: int,
     size_bytes: int,
-    store: Callable[[StoredArtifact], None],
-    is_stored: Callable[[StoredArtifact], bool],
     now: datetime | None = None,
 ) -> StoredArtifact:
-    """Append a piece to an announced artifact. The same piece again changes nothing.
+    """Return an announced artifact to which a piece may be appended, or which has received one at this position.
 
     Args:
         lease_ulid: The lease.
@@ -77,8 +73,6 @@ def add_artifact_piece(
         artifact_ulid: The artifact.
         offset: The position of the first byte of the piece.
         size_bytes: The number of bytes of the piece, at least 1.
-        store: Stores the piece. It is called under the lock of the row, so that the pieces have one order.
-        is_stored: Returns whether the same piece is stored. It is called for a position before the received bytes.
         now: The time of the message; by default the time of the database after the lock.
 
     Raises:
@@ -87,9 +81,8 @@ def add_artifact_piece(
         ResourceConflict: The artifact is complete.
         UploadMismatch: The artifact would have more bytes than were announced.
         ChunkGap: An earlier piece is missing.
-        ChunkConflict: Another piece is stored at this position.
     """
-    locked, row = _lock_artifact(lease_ulid, worker, artifact_ulid, now)
+    _locked, row = _lock_artifact(lease_ulid, worker, artifact_ulid, now)
     if row.completed_at is not None:
         raise ResourceConflict("The artifact is complete. It takes no further pieces.")
     if offset + size_bytes > row.byte_count:
@@ -97,14 +90,42 @@ def add_artifact_piece(
         raise UploadMismatch(f"The piece ends at byte {end}, and {row.byte_count} bytes were announced.")
     if offset > row.received_bytes:
         raise _gap(row)
-    if offset < row.received_bytes:
-        if not is_stored(row):
-            raise ChunkConflict(f"Another piece is stored at the offset {offset}.")
-        return row
-    store(row)
-    row.received_bytes += size_bytes
-    row.upload_until = locked.now + UPLOAD_TIME
-    row.save(update_fields=["received_bytes", "upload_until"])
+    return row
+
+
+@operation
+def add_artifact_piece(
+    _: UnitOfWork,
+    *,
+    lease_ulid: str,
+    worker: Worker,
+    artifact_ulid: str,
+    offset: int,
+    size_bytes: int,
+    now: datetime | None = None,
+) -> StoredArtifact:
+    """Count a piece that is stored. A piece that another request has counted meanwhile changes nothing.
+
+    Args:
+        lease_ulid: The lease.
+        worker: The worker that holds it.
+        artifact_ulid: The artifact.
+        offset: The position of the first byte of the piece, as `find_artifact_for_piece` has permitted it.
+        size_bytes: The number of bytes of the piece.
+        now: The time of the message; by default the time of the database after the lock.
+
+    Raises:
+        StaleLease: The lease is not valid.
+        NotFound: The job of the lease has no such artifact, or its time is up.
+        ResourceConflict: The artifact is complete.
+    """
+    locked, row = _lock_artifact(lease_ulid, worker, artifact_ulid, now)
+    if row.completed_at is not None:
+        raise ResourceConflict("The artifact is complete. It takes no further pieces.")
+    if offset == row.received_bytes:
+        row.received_bytes += size_bytes
+        row.upload_until = locked.now + UPLOAD_TIME
+        row.save(update_fields=["received_bytes", "upload_until"])
     return row
 
 

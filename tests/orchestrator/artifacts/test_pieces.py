@@ -1,15 +1,20 @@
 """Pieces of artifacts in both storages: a folder, and a bucket, whose finished uploads the server looks for itself."""
 
 import hashlib
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from django.db import transaction
 
+from leases.models import Lease
 from orchestrator import services
 from orchestrator.artifacts.pieces import close_artifact, store_piece
 from orchestrator.artifacts.storage import artifact_storage
 from orchestrator.artifacts.uploads import with_confirmed
 from orchestrator.audit.runner import audit_objects, run_audit
-from runtime_jobs.errors import ArtifactDigestMismatch, ChunkConflict
+from orchestrator.http.db_scope import release_connection_after
+from runtime_jobs.errors import ArtifactDigestMismatch, ChunkConflict, NotFound, ResourceConflict
+from runtime_jobs.models import StoredArtifact
 from tests.factories import ProjectFactory, WorkerFactory, claimed, submitted_steps
 
 pytestmark = pytest.mark.django_db
@@ -66,3 +71,63 @@ def test_a_bucket_does_not_complete_what_was_not_closed(bucket, named):
     assert with_confirmed([row]) == []
     row.refresh_from_db()
     assert row.completed_at is None
+
+
+@pytest.fixture
+def before_put(storage, monkeypatch):
+    """Calls a function once, before the next object is stored."""
+
+    def call(function):
+        put, pending = type(storage).put, [function]
+
+        def stored(self, key, blocks, **options):
+            if pending:
+                pending.pop()()
+            return put(self, key, blocks, **options)
+
+        monkeypatch.setattr(type(storage), "put", stored)
+
+    return call
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_piece_is_stored_while_the_lease_is_free(named, before_put):
+    """Under its lock the heartbeats would wait for the bucket."""
+
+    @release_connection_after
+    def lock():
+        with transaction.atomic():
+            return Lease.objects.select_for_update(nowait=True).get().lease_ulid
+
+    def from_elsewhere():
+        with ThreadPoolExecutor(1) as thread:
+            locked.append(thread.submit(lock).result(60))
+
+    locked = []
+    before_put(from_elsewhere)
+    store_piece(**named, offset=0, piece=PIECES[0])
+    assert locked == [named["lease_ulid"]]
+
+
+def test_the_same_piece_of_two_requests_counts_once(named, before_put):
+    before_put(lambda: store_piece(**named, offset=0, piece=PIECES[0]))
+    assert store_piece(**named, offset=0, piece=PIECES[0]).received_bytes == len(PIECES[0])
+
+
+def test_a_piece_that_comes_after_the_close_is_deleted(named, before_put):
+    def close():
+        put_all(named)
+        close_artifact(**named, sha256=hashlib.sha256(WHOLE).hexdigest())
+
+    before_put(close)
+    with pytest.raises(ResourceConflict):
+        store_piece(**named, offset=0, piece=PIECES[0])
+    assert keys(StoredArtifact.objects.get()) == []
+
+
+def test_a_piece_of_an_artifact_that_was_given_up_is_deleted(named, before_put):
+    row = StoredArtifact.objects.get()
+    before_put(lambda: services.abandon_objects(StoredArtifact, [row.pk], only_incomplete=True))
+    with pytest.raises(NotFound):
+        store_piece(**named, offset=0, piece=PIECES[0])
+    assert keys(row) == []
