@@ -5,20 +5,20 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from django.conf import settings
-from django.db.models import Exists, OuterRef, QuerySet
+from django.db.models import Exists, OuterRef, QuerySet, Subquery, Value
+from django.db.models.functions import Concat
 
 from orchestrator import services
 from orchestrator.bulk_actions.models import BulkAction, BulkTarget
 from orchestrator.models import Incident, IncidentKind
 from orchestrator.services.idempotency import IdempotentRequest
 from orchestrator.services.replays import ReplayRequest
-from runtime_jobs.models import Job
+from runtime_jobs.models import IdempotencyKey, Job
 from runtime_jobs.specs import JOB_TYPES
 from runtime_jobs.states import LEASED_STATES, SETTLING_STATES, WAITING_STATES, CancelReason, JobState
 
 JOB, INCIDENT = "job", "incident"
 Filters = Mapping[str, Any]
-NEAR_TARGETS: Final = 50  # that are read at once in search of the replay before
 
 
 @dataclass(frozen=True)
@@ -87,17 +87,22 @@ def _replay(action: BulkAction, job_ulid: str) -> object:
         after_ulid=_replay_before(action, job_ulid),
         source_address=action.source_address,
     )
-    return services.replay(request, idempotency=_idempotency(action, f"replay {job_ulid}"))
+    return services.replay(request, idempotency=_idempotency(action, _replay_of(job_ulid)))
 
 
 def _replay_before(action: BulkAction, job_ulid: str) -> str | None:
-    """Return the replay of the nearest target before this one that was not refused."""
-    own = BulkTarget.objects.get(bulk_action=action, subject_ulid=job_ulid)
-    before = BulkTarget.objects.filter(bulk_action=action, pk__lt=own.pk).order_by("-pk")
-    for subject_ulid in before.values_list("subject_ulid", flat=True).iterator(chunk_size=NEAR_TARGETS):
-        if found := _idempotency(action, f"replay {subject_ulid}").lookup():
-            return found
-    return None
+    """Return the replay of the nearest target before this one that was not refused: it has bound its key."""
+    key = _idempotency(action, _replay_of(job_ulid))
+    operation = Concat(Value(_replay_of("")), OuterRef("subject_ulid"))
+    bound = IdempotencyKey.objects.filter(principal=key.principal, key=key.key, operation=operation)
+    targets = BulkTarget.objects.filter(bulk_action=action).order_by("-pk")
+    before = targets.filter(pk__lt=targets.filter(subject_ulid=job_ulid).values("pk")[:1])
+    replays = before.annotate(replay_ulid=Subquery(bound.values("result_id"))).exclude(replay_ulid=None)
+    return replays.values_list("replay_ulid", flat=True).first()
+
+
+def _replay_of(job_ulid: str) -> str:
+    return f"replay {job_ulid}"
 
 
 def _idempotency(action: BulkAction, operation: str) -> IdempotentRequest:

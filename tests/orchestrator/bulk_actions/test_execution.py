@@ -5,6 +5,7 @@ from datetime import timedelta
 
 import pytest
 from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from orchestrator import services
 from orchestrator.bulk_actions import execution
@@ -132,6 +133,23 @@ def test_replays_keep_the_order_of_their_jobs(project):
     ACTIONS["replay"].apply(row, jobs[3].job_ulid)  # as after a crash
     assert Job.objects.filter(replay_of_job_ulid__isnull=False).count() == 3
     assert start(project.organization, "replay", project_slug="web", status="failed").total == 3, "no replays"
+
+
+def test_refusals_in_a_row_cost_no_statements(project):
+    """The replay before a target is found with one statement, however many targets were refused between both."""
+    failed, statements = [failed_job(project)[0] for _ in range(9)], []
+    for refusals, jobs in ((1, failed[:3]), (4, failed[3:])):
+        row = start(project.organization, "replay", job_ids=[job.job_ulid for job in jobs])
+        for job in jobs[1:-1]:
+            services.retry(job_ulid=job.job_ulid, actor=ALICE, reason="test")
+        finish(row)
+        assert progress(row) == ("completed", refusals + 2, 2, refusals)
+        first, last = (Job.objects.get(replay_of_job_ulid=jobs[place].job_ulid) for place in (0, -1))
+        assert Dependency.objects.get(job_id=last.job_ulid).on_id == first.job_ulid
+        with CaptureQueriesContext(connection) as captured:
+            ACTIONS["replay"].apply(row, jobs[-1].job_ulid)
+        statements.append(len(captured))
+    assert statements[0] == statements[1]
 
 
 def test_incidents_are_resolved_but_not_those_of_breakers(project):
