@@ -91,7 +91,7 @@ def main() -> int:
     found |= {"deadlocks": cluster.deadlocks(), "seconds": round(time.monotonic() - began)}
     found["not_met"] = [row.figure for row in table.aims(found) if row.met is False]
     _keep(found, found.pop("pictures", {}), sizes)
-    _display(found)
+    _display(found, is_part=set(requested) != set(SCENARIOS))
     sys.stdout.write(json.dumps({name: found.get(name) for name in PROMISED}) + "\n")
     return 1 if found["failed"] else 0
 
@@ -141,11 +141,14 @@ def _keep(found: dict[str, Any], pictures: dict[str, str], sizes: Sizes) -> None
         (folder / f"{name}.svg").write_text(drawing)
 
 
-def _display(found: dict[str, Any]) -> None:
+def _display(found: dict[str, Any], *, is_part: bool) -> None:
+    """Print the table. That of a part of the scenarios has the figures that it has measured only."""
     displayed = Table(
         "figure", "measured", "aim", "met", title=f"make bench, {found['form']} form, {found['seconds']} s"
     )
     for row in table.rows(found):
+        if is_part and row.value == table.MISSING:
+            continue
         color = {True: "green", False: "red", None: ""}[row.met]
         displayed.add_row(row.figure, row.value, row.aim, f"[{color}]{table.verdict(row)}[/]" if color else "")
     Console(width=120).print(displayed)

@@ -22,6 +22,15 @@ def test_a_figure_that_is_missing_is_shown_as_missing():
     assert shown["Prefect, over HTTP, flow runs/s"].value == "- (pip failed)"
 
 
+@pytest.mark.parametrize("is_part", [True, False])
+def test_the_table_of_a_part_has_what_it_has_measured(is_part, capsys):
+    found = {"form": "quick", "seconds": 1, "left_out": [], "failed": {}, "masks": 1.25}
+    bench._display(found, is_part=is_part)
+    shown = capsys.readouterr().out
+    assert "1,000 masks" in shown
+    assert ("Prefect" in shown) is not is_part
+
+
 AIMED = {
     "lifecycles_vs_prefect": {"five": 8.0, "three": 11.9, "two": None},
     "claims_vs_minimal": 0.3,
