@@ -48,7 +48,7 @@ def store_piece(*, lease_ulid: str, worker: Worker, artifact_ulid: str, offset: 
     try:
         return services.add_artifact_piece(**named, offset=offset, size_bytes=len(piece))
     except (NotFound, ResourceConflict):
-        storage.remove(key)  # the artifact was closed or given up meanwhile: nothing would find the piece again
+        storage.remove(key)  # the artifact was closed or abandoned meanwhile: nothing would find the piece again
         raise
 
 
