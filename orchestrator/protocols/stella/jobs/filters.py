@@ -24,11 +24,9 @@ LEVELS: Final[dict[str, int]] = {
     "normal": PRIORITIES["free"],
     "low": -(2**31),
 }
-COMPLETED_WORDS: Final = ("uploaded", "succeeded")  # of the native API: with and without a run in ingest
 # The words of the native API by which the partial indexes find the jobs of a status.
 _INDEXED: Final[dict[str, tuple[str, ...]]] = {
     OrchestrationStatus.RUNNING: ("running",),
-    OrchestrationStatus.COMPLETED: COMPLETED_WORDS,
     OrchestrationStatus.FAILED: ("failed",),
     OrchestrationStatus.INCIDENT: ("failed",),
     OrchestrationStatus.CANCELED: ("canceled",),
@@ -68,7 +66,11 @@ class JobUuidFilter(django_filters.Filter):
 
 
 class OrchestrationJobFilters(django_filters.FilterSet):
-    """Filters of the list. The view resolves `tenant`, and checks `status` for each job again."""
+    """Filters of the list. The view resolves `tenant`, and checks `status` for each job again.
+
+    Completed jobs are selected by `index_parts` alone: a condition of theirs here, too, would count twice in the
+    planner's estimate. It expected 56 of 100,000 such jobs, and read and sorted all of them for a page.
+    """
 
     tenant = django_filters.CharFilter(method="keep_all")
     jobType = django_filters.ChoiceFilter(field_name="job_type", choices=_choices(JOB_TYPES))  # noqa: N815 the document's name
@@ -92,6 +94,8 @@ class OrchestrationJobFilters(django_filters.FilterSet):
         return jobs
 
     def filter_status(self, jobs: JobQuerySet, _name: str, status: str) -> JobQuerySet:
+        if status == OrchestrationStatus.COMPLETED:
+            return jobs
         if status in _STATES:
             return jobs.filter(state=_STATES[status])
         found = jobs.with_status(*_INDEXED[status])

@@ -6,6 +6,8 @@ same.
 """
 
 from collections.abc import Sequence
+from functools import reduce
+from operator import or_
 from typing import Any, Final, NamedTuple
 
 from django.db.models import Q
@@ -14,7 +16,6 @@ from rest_framework.pagination import Cursor
 from rest_framework.request import Request
 
 from orchestrator.http.api.pagination import NewestFirst
-from orchestrator.protocols.stella.jobs.filters import COMPLETED_WORDS
 from orchestrator.selectors.orchestration_statuses import JobStanding, standings_of
 from orchestrator.selectors.pending_reasons.limits import blocked_lanes
 from runtime_jobs.models import Job
@@ -26,6 +27,8 @@ from runtime_jobs.states import JobState
 GROUP: Final = 200
 MAX_CANDIDATES: Final = 1000
 MAX_PARTS: Final = 36  # of a page: all types of four organizations
+# The words of the native API for completed jobs, with and without a run in ingest, in the terms of the partial indexes.
+COMPLETED: Final = [Q(status=word, finished_at__isnull=False) for word in ("uploaded", "succeeded")]
 
 
 class ListedJob(NamedTuple):
@@ -60,7 +63,8 @@ def in_blocked_lanes(jobs: JobQuerySet, tenants: tuple[str, ...] | None) -> JobQ
 def index_parts(status: str | None, tenants: tuple[str, ...] | None, job_type: str | None) -> list[IndexPart]:
     """Return parts of the jobs with a status of which each has an index in the order of pages.
 
-    Without them a page would skip all newer jobs of other statuses, or sort all that have ended.
+    Without them a page would skip all newer jobs of other statuses, or sort all that have ended. The parts of completed
+    jobs also select them.
 
     Args:
         status: The status of all jobs of the page, or None for any.
@@ -69,16 +73,18 @@ def index_parts(status: str | None, tenants: tuple[str, ...] | None, job_type: s
 
     Returns:
         The parts; none if the jobs of any status are read in the order of pages, or if there would be too many.
+        Completed jobs are one part then.
     """
+    otherwise = []
     if status == OrchestrationStatus.COMPLETED:
-        parts = [IndexPart(Q(status=word, finished_at__isnull=False)) for word in COMPLETED_WORDS]
+        parts, otherwise = [IndexPart(condition) for condition in COMPLETED], [IndexPart(reduce(or_, COMPLETED))]
     elif status == OrchestrationStatus.QUEUED:
         types = [job_type] if job_type else JOB_TYPES
         parts = [IndexPart(Q(state=JobState.QUEUED, job_type=name), KEY_OF_QUEUED) for name in types]
     else:
         return []
     if tenants is None or len(tenants) * len(parts) > MAX_PARTS:
-        return []
+        return otherwise
     return [IndexPart(Q(org_slug=tenant) & part.condition, part.key) for tenant in tenants for part in parts]
 
 
