@@ -70,7 +70,7 @@ class Cluster:
             cursor.execute(f"TRUNCATE {', '.join(tables)} RESTART IDENTITY CASCADE")
 
     def deadlocks(self) -> int:
-        """Since the database was made."""
+        """Since the database was made, or since PostgreSQL last recovered from a crash."""
         with self.superuser() as connection:
             found = connection.execute("SELECT deadlocks FROM pg_stat_database WHERE datname = %s", [OURS]).fetchone()
         return int(found[0]) if found else 0

@@ -31,6 +31,12 @@ def test_the_table_of_a_part_has_what_it_has_measured(is_part, capsys):
     assert ("Prefect" in shown) is not is_part
 
 
+def test_a_counter_that_begins_anew_loses_nothing():
+    """PostgreSQL's statistics begin at 0 after a crash, which one scenario causes."""
+    assert bench.increases([2, 2, 9, 0, 1, 1]) == 8
+    assert bench.increases([5]) == 0
+
+
 AIMED = {
     "lifecycles_vs_prefect": {"five": 8.0, "three": 11.9, "two": None},
     "claims_vs_minimal": 0.3,
