@@ -48,7 +48,7 @@ actions: setup ## play the life of a runner of workflow jobs with shithub's real
 evidence: setup ## run a pack, replay it sealed, export an audit bundle, and verify it with stella and with securesystemslib
 	@$(RUN) -m tests.evidence_run
 
-bench: setup ## run all benchmarks, about 30 minutes (QUICK=1: five minutes; ONLY="claims limits": a part; BASELINE=: compare)
+bench: setup ## run all benchmarks, about 50 minutes (QUICK=1: five minutes; ONLY="claims limits": a part; BASELINE=: compare)
 	@STATE_DIR="$$STATE_DIR/bench" QUICK=$(QUICK) ONLY="$(ONLY)" BASELINE="$(BASELINE)" $(RUN) -m benchmarks
 
 TESTS = fast
