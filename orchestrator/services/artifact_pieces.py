@@ -82,9 +82,7 @@ def find_artifact_for_piece(
         UploadMismatch: The artifact would have more bytes than were announced.
         ChunkGap: An earlier piece is missing.
     """
-    _locked, row = _lock_artifact(lease_ulid, worker, artifact_ulid, now)
-    if row.completed_at is not None:
-        raise ResourceConflict("The artifact is complete. It takes no further pieces.")
+    _locked, row = _lock_open_artifact(lease_ulid, worker, artifact_ulid, now)
     if offset + size_bytes > row.byte_count:
         end = offset + size_bytes
         raise UploadMismatch(f"The piece ends at byte {end}, and {row.byte_count} bytes were announced.")
@@ -119,9 +117,7 @@ def add_artifact_piece(
         NotFound: The job of the lease has no such artifact, or its time is up.
         ResourceConflict: The artifact is complete.
     """
-    locked, row = _lock_artifact(lease_ulid, worker, artifact_ulid, now)
-    if row.completed_at is not None:
-        raise ResourceConflict("The artifact is complete. It takes no further pieces.")
+    locked, row = _lock_open_artifact(lease_ulid, worker, artifact_ulid, now)
     if offset == row.received_bytes:
         row.received_bytes += size_bytes
         row.upload_until = locked.now + UPLOAD_TIME
@@ -195,6 +191,15 @@ def _lock_artifact(
     row = rows.filter(artifact_ulid=artifact_ulid, job_id=locked.job.job_ulid, is_abandoned=False).first()
     if row is None:
         raise NotFound("The job of the lease has no such artifact, or its time is up. Announce another one.")
+    return locked, row
+
+
+def _lock_open_artifact(
+    lease_ulid: str, worker: Worker, artifact_ulid: str, now: datetime | None
+) -> tuple[LockedLease, StoredArtifact]:
+    locked, row = _lock_artifact(lease_ulid, worker, artifact_ulid, now)
+    if row.completed_at is not None:
+        raise ResourceConflict("The artifact is complete. It takes no further pieces.")
     return locked, row
 
 
