@@ -1,8 +1,9 @@
 """Versioned SQL functions: their files, the checksums that freeze them, and a comparison with what a database has.
 
-A migration creates the functions of one version; no other code writes them. A function that changes gets a new version,
-in new files and a new migration. The release after the one that stopped to call the old version drops it.
-So the processes of two releases can serve the same database, and an upgrade needs no pause.
+A migration creates the functions of one version; no other code writes them. A released function that changes gets a new
+version, in new files and a new migration. The release after the one that stopped to call the old version drops it.
+So the processes of two releases can serve the same database, and an upgrade needs no pause. docs/adr/0104 has the
+exception for a correction before the first release.
 """
 
 import hashlib
@@ -15,17 +16,17 @@ from pathlib import Path
 from django.db import connection
 
 DIRECTORY = Path(__file__).parent / "sql"
-MIGRATION = ("leases", "0008_write_changes_v3")  # creates the functions that this code calls
+MIGRATION = ("leases", "0011_one_order_of_queues")  # creates the functions that this code calls
 
 # SHA-256 of each file. A released file never changes: databases that ran its migration would keep the former functions.
 CHECKSUMS = {
     "v1/claim.sql": "8d81a4f5a3ca0b78f9532014129007167183202da03fc44f93872794a03ec9f2",
-    "v1/release.sql": "d99d46e08037e9db393cba68fc87344875db0b470567391d9709ff1235709336",
+    "v1/release.sql": "cdfdc717ea9e9149e530edf65eceee3e2903a10f1c2ecc09750c198426b981d6",
     "v1/periodic.sql": "33a8ec42a4ae4f1bcdd1b3c291c59813901fc92edc2f495ba3ad3ba6dd8cd003",
     "v1/prune.sql": "4477b4a8878be5260a37210ee4725047ffa6b4fe5f88106e66a447d5f1f8e003",
     "v1/submit_quota.sql": "57f807c82453f33200486bd141cc17b03807302b9d8d83f34858c8437f68aa40",
-    "v2/claim.sql": "8ef9894f81266bb14cbb6ef06051972a0958f243c202474b66950ee051ca1e25",
-    "v2/write.sql": "c5406497a038ef5199b38e0dccd5874ac4a4a9c7f3271d45a449693305fdae33",
+    "v2/claim.sql": "dacae6f8b56e0bd8f8ae23619d782a63d4ce5f3dfc396736bd03a0cdca23fb7c",
+    "v2/write.sql": "96fac6dd2f3444ed812211147eff472a9a2591bae0bfc4b2da114950e532af71",
     "v3/write.sql": "ee0375df7ab6dfe91d8b1137d23390e68ae75080d19a9db7f4f865bf1f99f7e8",
 }
 

@@ -54,11 +54,12 @@ BEGIN
     END LOOP;
     PERFORM raise_share_floor_v1(p_queues);
     IF p_limits <> '{}' OR p_due THEN
-        SELECT coalesce(array_agg(id::bigint), '{}') INTO freed FROM (
-            SELECT id FROM lane_queues
-             WHERE blocked_by = ANY (p_limits) OR (p_due AND eligible_at <= clock_timestamp())
+        -- One statement locks the queues of both kinds in the order of keys; two statements met deadlocks.
+        SELECT coalesce(array_agg(id::bigint) FILTER (WHERE is_freed), '{}') INTO freed FROM (
+            SELECT id, blocked_by = ANY (p_limits) OR (p_due AND eligible_at <= clock_timestamp()) AS is_freed
+              FROM lane_queues
+             WHERE blocked_by = ANY (p_limits) OR (p_due AND eligible_at <= clock_timestamp()) OR id = ANY (p_queues)
              ORDER BY id FOR NO KEY UPDATE) q;
-        PERFORM FROM lane_queues WHERE id = ANY (freed || p_queues) ORDER BY id FOR NO KEY UPDATE;
         UPDATE lane_queues SET blocked_by = NULL, eligible_at = NULL WHERE id = ANY (freed);
         SELECT coalesce(array_agg(DISTINCT pool), '{}') INTO notified
           FROM lane_queues WHERE id = ANY (freed) AND head_id IS NOT NULL;

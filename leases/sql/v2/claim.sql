@@ -135,8 +135,10 @@ DECLARE
     position_id bigint;
     next_id bigint;
     next_at timestamptz;
-    changed_queue bigint;
     changed_queues bigint[] := '{}';
+    queues bigint[];
+    the_queue bigint;
+    full_limit bigint;
     full_limits bigint[] := '{}';
     full_until timestamptz[] := '{}';
 BEGIN
@@ -200,35 +202,39 @@ BEGIN
     IF p_shared THEN
         PERFORM charge_shares_v1(p_lanes, p_found, p_full_queues);
     END IF;
-    IF cardinality(changed_queues) > 1 THEN
-        changed_queues := ARRAY(SELECT DISTINCT q FROM unnest(changed_queues) AS q ORDER BY q);
+    -- All queues in one order of keys, for both kinds of changes: with one order for each kind, two claims that blocked
+    -- what the other one had served met deadlocks.
+    queues := changed_queues || p_full_queues;
+    IF cardinality(queues) > 1 THEN
+        queues := ARRAY(SELECT DISTINCT q FROM unnest(queues) AS q ORDER BY q);
     END IF;
-    -- Brings queues in line with their lanes: the head is the oldest job of a lane that may be served.
-    FOREACH changed_queue IN ARRAY changed_queues LOOP
+    FOREACH the_queue IN ARRAY queues LOOP
+        full_limit := p_queue_limits[array_position(p_full_queues, the_queue)];
+        IF full_limit = ANY (full_limits) THEN
+            UPDATE lane_queues
+               SET blocked_by = full_limit, eligible_at = full_until[array_position(full_limits, full_limit)]
+             WHERE id = the_queue AND blocked_by IS NULL;
+        END IF;
+        CONTINUE WHEN the_queue <> ALL (changed_queues);
+        -- Brings the queue in line with its lanes: the head is the oldest job of a lane that may be served.
         UPDATE lane_queues q
            SET head_id = head.head_id, head_at = head.head_at,
                rank = queue_rank_v2(q.pool, q.org_slug, head.head_at),
                tier = queue_tier_v2(q.pool, q.priority, head.head_at, q.served_at)
           FROM (SELECT l.head_id, l.head_at FROM lanes l
-                 WHERE l.queue_id = changed_queue AND l.head_id IS NOT NULL AND l.blocked_by IS NULL
+                 WHERE l.queue_id = the_queue AND l.head_id IS NOT NULL AND l.blocked_by IS NULL
                  ORDER BY l.head_at, l.head_id LIMIT 1) head
-         WHERE q.id = changed_queue AND q.head_id IS NOT NULL AND q.head_id <> head.head_id;
+         WHERE q.id = the_queue AND q.head_id IS NOT NULL AND q.head_id <> head.head_id;
         CONTINUE WHEN FOUND;
         PERFORM FROM lanes l
-          WHERE l.queue_id = changed_queue AND l.head_id IS NOT NULL AND l.blocked_by IS NULL LIMIT 1;
-        IF NOT FOUND AND pg_try_advisory_xact_lock(6, (changed_queue & 2147483647)::integer) THEN
+          WHERE l.queue_id = the_queue AND l.head_id IS NOT NULL AND l.blocked_by IS NULL LIMIT 1;
+        IF NOT FOUND AND pg_try_advisory_xact_lock(6, (the_queue & 2147483647)::integer) THEN
             UPDATE lane_queues q SET head_id = NULL, head_at = NULL
-             WHERE q.id = changed_queue AND q.head_id IS NOT NULL
+             WHERE q.id = the_queue AND q.head_id IS NOT NULL
                AND NOT EXISTS (SELECT FROM lanes l WHERE l.queue_id = q.id
                                 AND l.head_id IS NOT NULL AND l.blocked_by IS NULL);
         END IF;
     END LOOP;
-    IF p_full_queues <> '{}' THEN
-        FOR item IN SELECT q, l FROM unnest(p_full_queues, p_queue_limits) AS blocked(q, l) ORDER BY q LOOP
-            UPDATE lane_queues SET blocked_by = item.l, eligible_at = full_until[array_position(full_limits, item.l)]
-             WHERE id = item.q AND blocked_by IS NULL AND item.l = ANY (full_limits);
-        END LOOP;
-    END IF;
 END $$;
 
 -- Claims up to p_max_jobs jobs for one worker: the best queue, in it the oldest lane, in it the oldest jobs.

@@ -21,9 +21,12 @@ BEGIN
     END LOOP;
     PERFORM raise_share_floor_v1(p_queues);
     IF p_limits <> '{}' THEN
-        SELECT coalesce(array_agg(id::bigint), '{}') INTO freed FROM (
-            SELECT id FROM lane_queues WHERE blocked_by = ANY (p_limits) ORDER BY id FOR NO KEY UPDATE) q;
-        PERFORM FROM lane_queues WHERE id = ANY (freed || p_queues) ORDER BY id FOR NO KEY UPDATE;
+        -- One statement locks the queues of both kinds in the order of keys; two statements met deadlocks.
+        SELECT coalesce(array_agg(id::bigint) FILTER (WHERE is_freed), '{}') INTO freed FROM (
+            SELECT id, blocked_by = ANY (p_limits) AS is_freed
+              FROM lane_queues
+             WHERE blocked_by = ANY (p_limits) OR id = ANY (p_queues)
+             ORDER BY id FOR NO KEY UPDATE) q;
         UPDATE lane_queues SET blocked_by = NULL, eligible_at = NULL WHERE id = ANY (freed);
         SELECT coalesce(array_agg(DISTINCT pool::text), '{}') INTO pools
           FROM lane_queues WHERE id = ANY (freed) AND head_id IS NOT NULL;

@@ -1,0 +1,99 @@
+"""Transactions that change several queues lock them in the order of their keys, whatever each does to a queue."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import pytest
+from django.db import connection
+
+from leases.models import Lane, LaneQueue, Limit, LimitScope
+from leases.scheduling.limits import LimitTarget
+from orchestrator import services
+from tests.factories import OPERATOR, OrganizationFactory, ProjectFactory, submitted
+from tests.orchestrator.services.test_limits import wait_until
+
+CLAIM = """
+SELECT finalize_claim_v2(ARRAY[%(lane)s]::bigint[], ARRAY[0], ARRAY[NULL]::bigint[], ARRAY[NULL]::bigint[],
+                         ARRAY[%(blocked)s]::bigint[], ARRAY[%(limit)s]::bigint[], false)"""
+RELEASE_V1 = "SELECT activate_queues_v1(ARRAY[%(changed)s]::bigint[], ARRAY[%(limit)s]::bigint[], false)"
+RELEASE_V2 = "SELECT activate_queues_v2(ARRAY[%(changed)s]::bigint[], ARRAY[%(limit)s]::bigint[])"
+
+
+def paused_lane(org_slug: str) -> tuple[Lane, Limit]:
+    """Submit a job of an organization, then pause the organization."""
+    lane = Lane.objects.get(pk=submitted(ProjectFactory(organization=OrganizationFactory(slug=org_slug))).lane_id)
+    target = LimitTarget(LimitScope.ORGANIZATION, org_slug, "")
+    services.pause(subject=target, actor=OPERATOR, reason="test")
+    return lane, Limit.objects.get(scope=LimitScope.ORGANIZATION, org_slug=org_slug)
+
+
+def call_alone(statement: str, values: dict[str, int]) -> None:
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute(statement, values)
+    finally:
+        connection.close()
+
+
+@contextmanager
+def locked(queue_id: int) -> Iterator[int]:
+    """Lock a queue in a session of its own. Yields the identifier of its process."""
+    session = connection.copy()
+    try:
+        session.set_autocommit(False)
+        with session.cursor() as cursor:
+            cursor.execute("SELECT pg_backend_pid() FROM lane_queues WHERE id = %s FOR NO KEY UPDATE", [queue_id])
+            yield cursor.fetchone()[0]
+    finally:
+        session.rollback()
+        session.close()
+
+
+def blockers() -> list[list[int]]:
+    """Return, for each session that waits, the processes that it waits for."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_stat_clear_snapshot()")
+        cursor.execute(
+            "SELECT pg_blocking_pids(pid) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND wait_event_type = 'Lock'"
+        )
+        return [row[0] for row in cursor.fetchall() if row[0]]
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize(
+    ("statement", "is_blocked"),
+    [(CLAIM, False), (RELEASE_V1, True), (RELEASE_V2, True)],
+    ids=["claim", "release_v1", "release_v2"],
+)
+def test_two_transactions_that_change_two_queues_in_opposite_roles_do_not_deadlock(statement, is_blocked):
+    """One transaction changes the head of a queue and the block of another one, and a second one the other way round."""
+    (lane, limit), (other_lane, other_limit) = paused_lane("first"), paused_lane("second")
+    for its_lane, its_limit in ((lane, limit), (other_lane, other_limit)):
+        # A head that is not that of the lane, so that each transaction has it to write.
+        LaneQueue.objects.filter(pk=its_lane.queue_id).update(
+            head_id=its_lane.head_id + 1000, blocked_by=its_limit.pk if is_blocked else None
+        )
+    roles = [(other_lane, lane, limit), (lane, other_lane, other_limit)]
+    with ThreadPoolExecutor(2) as pool:
+        with locked(lane.queue_id):
+            with locked(other_lane.queue_id) as second_holder:
+                calls = []
+                for changed, blocked, full in roles:
+                    values = {
+                        "lane": changed.pk,
+                        "changed": changed.queue_id,
+                        "blocked": blocked.queue_id,
+                        "limit": full.pk,
+                    }
+                    calls.append(pool.submit(call_alone, statement, values))
+                wait_until(lambda: len(blockers()) == 2)
+            # Whoever waited for the second queue has it now, and waits for the first one.
+            wait_until(lambda: len(blockers()) == 2 and not any(second_holder in pids for pids in blockers()))
+        for call in calls:
+            call.result(60)  # a deadlock would be an error of one of them
+    assert list(LaneQueue.objects.order_by("pk").values_list("head_id", "blocked_by")) == [
+        (lane.head_id, None if is_blocked else limit.pk),
+        (other_lane.head_id, None if is_blocked else other_limit.pk),
+    ]
