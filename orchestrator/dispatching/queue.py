@@ -81,12 +81,12 @@ WITH given AS (
            finished_at = CASE WHEN given.is_success OR given.pause IS NULL THEN {_NOW} END,
            last_error = CASE WHEN given.is_success THEN '' ELSE given.sentence END
       FROM given WHERE d.id = given.id AND d.claim_count = given.claim_count AND d.due_at IS NOT NULL
-    RETURNING d.id, d.tries
+    RETURNING d.id, d.claim_count, d.tries
 ), tried AS (
     INSERT INTO delivery_tries (delivery_id, number, started_at, duration_ms, is_success, status_code, answer, sentence)
     SELECT changed.id, changed.tries, given.started_at, given.duration_ms, given.is_success, given.status_code,
            given.answer, given.sentence
-      FROM changed JOIN given USING (id)
+      FROM changed JOIN given USING (id, claim_count)
 )
 SELECT id FROM changed"""  # noqa: S608 our own text
 # What waits for a webhook that is paused, disabled or deleted becomes a dead letter, also after a claim that was lost.

@@ -163,6 +163,17 @@ def test_a_lost_claim_records_nothing(webhook):
     assert DeliveryTry.objects.count() == 1
 
 
+def test_tries_of_two_claims_of_one_delivery_in_one_statement_are_one_try(webhook):
+    """The process was too slow for its first claim, and claimed the delivery again while it was still sending."""
+    due(webhook)
+    later = NOW + timedelta(seconds=61)
+    claims = claim_deliveries(1, now=NOW) + claim_deliveries(1, now=later)
+    assert [claim.claim_count for claim in claims] == [1, 2]
+    assert record(claims, result(), result(is_success=True), now=later) == 1
+    assert Delivery.objects.get().status == "succeeded"
+    assert [(one.number, one.is_success) for one in DeliveryTry.objects.all()] == [(1, True)]
+
+
 def test_a_redelivery_begins_a_round_and_numbers_continue(webhook):
     (delivery,) = due(webhook, round_tries=0, tries=8)
     record(claim_deliveries(1, now=NOW), result())
