@@ -10,7 +10,7 @@ from functools import reduce
 from operator import or_
 from typing import Any, Final, NamedTuple
 
-from django.db.models import Q
+from django.db.models import BooleanField, F, Func, Q
 from django.db.models.fields.json import KT
 from rest_framework.pagination import Cursor
 from rest_framework.request import Request
@@ -27,8 +27,11 @@ from runtime_jobs.states import JobState
 GROUP: Final = 200
 MAX_CANDIDATES: Final = 1000
 MAX_PARTS: Final = 36  # of a page: all types of four organizations
-# The words of the native API for completed jobs, with and without a run in ingest, in the terms of the partial indexes.
-COMPLETED: Final = [Q(status=word, finished_at__isnull=False) for word in ("uploaded", "succeeded")]
+# The words of the native API for completed jobs, with and without a run in ingest. `isfinite` selects the partial
+# indexes of jobs that have ended. IS NOT NULL would, too, but the planner knows how many jobs have that, and multiplies
+# it with how many have the word: where few have ended it expected two of 1,500, and read and sorted all.
+HAS_ENDED: Final = Func(F("finished_at"), function="isfinite", output_field=BooleanField())
+COMPLETED: Final = [Q(HAS_ENDED, status=word) for word in ("uploaded", "succeeded")]
 
 
 class ListedJob(NamedTuple):
