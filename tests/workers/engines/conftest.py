@@ -21,6 +21,21 @@ REAL = ("bubblewrap", "restricted")
 SMALL = RunLimits(memory_bytes=256 << 20, processes=64, disk_bytes=64 << 20, output_bytes=1 << 20, trace_bytes=8 << 20)
 
 
+def whole_calls(trace: str) -> list[str]:
+    """The lines of a trace, each call that strace printed in two parts as one line, at the place of its end."""
+    begun: dict[str, str] = {}
+    calls = []
+    for line in trace.splitlines():
+        process = line.split(" ", 1)[0]
+        if line.endswith("<unfinished ...>"):
+            begun[process] = line.removesuffix("<unfinished ...>").rstrip()
+        elif " resumed>" in line and process in begun:
+            calls.append(begun.pop(process) + line.split(" resumed>", 1)[1])
+        else:
+            calls.append(line)
+    return calls + list(begun.values())
+
+
 @dataclass
 class Run:
     """The outcome of one run."""
@@ -35,8 +50,12 @@ class Run:
         return self.result.kind
 
     def seen(self, *words):
-        """The lines of the trace that hold all these words."""
-        return [line for line in self.trace.splitlines() if all(word in line for word in words)]
+        """The calls of the trace that hold all these words.
+
+        Between begin and end of a call strace may print lines of other processes: the call is then two lines. They are
+        one here.
+        """
+        return [call for call in whole_calls(self.trace) if all(word in call for word in words)]
 
 
 class Bench:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.workers.engines.conftest import whole_calls
 from workers.engines.contract import RunLimits, StopSignal
 from workers.engines.limits import disk
 from workers.engines.limits.cgroups import CgroupUsage
@@ -219,3 +220,18 @@ def test_measuring_ends_when_the_job_has(tmp_path):
     asked = []
     disk.tree_use([tmp_path], 100, lambda: asked.append(1) or len(asked) > 2)
     assert len(asked) == 3
+
+
+def test_what_a_test_sees_of_a_trace_are_whole_calls():
+    """Under load strace printed an `execveat` of a neighbour in two parts; a test that looked for both found neither."""
+    trace = (
+        '7 1.1 execveat(3</memfd:hidden>(deleted), "" <unfinished ...>\n'
+        "8 1.2 getpid() = 8\n"
+        "7 1.3 <... execveat resumed>) = 0\n"
+        '8 1.4 unlink("x" <unfinished ...>\n'
+    )
+    assert whole_calls(trace) == [
+        "8 1.2 getpid() = 8",
+        '7 1.1 execveat(3</memfd:hidden>(deleted), "") = 0',
+        '8 1.4 unlink("x"',
+    ]
