@@ -94,9 +94,10 @@ class ScheduleAdmin(ReadOnlyAdmin):
         return formatting.two_lines(formatting.format_utc(schedule.last_due_at), schedule.last_outcome)
 
     @display(description="Next times")
-    def next_times(self, schedule: Schedule) -> str:
+    def next_times(self, schedule: Schedule) -> SafeString | str:
         times = CronTimes(schedule.cron, schedule.time_zone).upcoming(timezone.now(), NEXT_TIMES)
-        return ", ".join(formatting.format_utc(time) for time in times) or formatting.NO_VALUE
+        rows = ((formatting.format_utc(time),) for time in times)
+        return format_html_join("", "<p>{}</p>", rows) or formatting.NO_VALUE
 
     @display(description="Job")
     def request_fields(self, schedule: Schedule) -> SafeString:

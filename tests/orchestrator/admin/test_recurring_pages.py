@@ -1,5 +1,7 @@
 """The pages *Schedules* and *Bulk actions*: buttons are operations, and leave an event with a reason."""
 
+import re
+
 import pytest
 
 from orchestrator.models import BulkAction, Schedule
@@ -46,6 +48,7 @@ def test_a_schedule_is_paused_resumed_run_and_deleted(olga, schedule):
 def test_the_page_displays_next_times_and_what_became_of_the_last(olga, schedule):
     run_round(schedule.next_at)
     page = olga.get(address(Schedule, "change", schedule.pk)).content.decode()
+    assert len(re.findall(r"<p>[-\d]{10} \d\d:\d\d:00 UTC</p>", page)) == 5, "a line for each time"
     assert "2026-05-11 12:01:00 UTC: submitted" in page
     assert Job.objects.get().job_ulid in page
     listed = olga.get(address(Schedule, "changelist")).content.decode()
