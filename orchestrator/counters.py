@@ -59,6 +59,7 @@ class CounterBuffer:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._writing = threading.Lock()
         self._pending: Counter[CounterValue] = Counter()
         self._timer: threading.Timer | None = None
 
@@ -73,7 +74,14 @@ class CounterBuffer:
                 self._timer.start()
 
     def write(self) -> None:
-        """Write the counters now. They are kept for the next time if the database refuses them."""
+        """Write the counters now. They are kept for the next time if the database refuses them.
+
+        A write that another thread has begun is waited for, so that all that was counted before this call is stored.
+        """
+        with self._writing:
+            self._write()
+
+    def _write(self) -> None:
         with self._lock:
             pending, self._pending = self._pending, Counter()
             self._timer = None

@@ -1,12 +1,15 @@
 """Counters of `/metrics` that have no event: added up in the process, written in one statement, served by all."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import wait as wait_for
 
 import pytest
-from django.db import DatabaseError
+from django.db import DatabaseError, transaction
 
 from orchestrator import counters
 from orchestrator.counters import CounterBuffer, CounterValue
+from orchestrator.http.db_scope import release_connection_after
 from orchestrator.http.observability.actions_metrics import ACTIONS_COUNTERS, actions_metrics
 from orchestrator.maintenance.metrics_models import Count
 
@@ -49,6 +52,35 @@ def test_counts_that_the_database_refuses_are_kept(monkeypatch, buffer):
     monkeypatch.undo()
     buffer.write()
     assert stored() == {("test_a", ""): 1.0}
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_write_waits_for_the_one_that_another_thread_has_begun(monkeypatch, buffer):
+    """Otherwise `/metrics` reads the rows before the counters that the thread has already taken are in them."""
+    begun, go_on = threading.Event(), threading.Event()
+    atomic = transaction.atomic
+
+    def wait():
+        begun.set()
+        assert go_on.wait(60)
+        return atomic()
+
+    buffer.add([A])
+    monkeypatch.setattr(counters.transaction, "atomic", wait)
+    first = threading.Thread(target=buffer.write_and_disconnect)
+    first.start()
+    assert begun.wait(60)
+    with ThreadPoolExecutor(1) as threads:
+        second = threads.submit(release_connection_after(_write_and_read), buffer)
+        wait_for([second], timeout=0.2)  # a second write that does not wait has ended by now
+        go_on.set()
+    first.join(60)
+    assert second.result() == {("test_a", ""): 1.0}
+
+
+def _write_and_read(buffer: CounterBuffer) -> dict[tuple[str, str], float]:
+    buffer.write()
+    return stored()
 
 
 def test_the_eight_names_of_the_document_are_there_from_the_start():
