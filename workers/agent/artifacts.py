@@ -6,6 +6,7 @@ are opened, and every search has a limit.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -23,7 +24,8 @@ from workers.agent.http.wire import PatternPayload
 MAX_FILES = 256
 MAX_BYTES = 1 << 30  # read for their digests, of all files together
 MAX_REPORTED = 256 << 10  # of the names in the message, whose limit is 1 MiB
-MAX_ENTRIES = 200_000
+MAX_ENTRIES = 200_000  # files, directories and all else
+MAX_PENDING = 20_000  # directories that were found and not yet searched: their paths take memory
 MAX_DEPTH = 64
 SECONDS = 20.0
 
@@ -52,16 +54,33 @@ class _Search:
     reported: int = 0
 
     def run(self, root: str) -> None:
-        until = time.monotonic() + SECONDS
-        for number, (path, parts) in enumerate(_walked(root)):
-            if number >= MAX_ENTRIES or time.monotonic() > until:
-                self.omitted += 1  # at least: the search ends here
-                return
+        for path, parts in self._walk(root):
             artifact_type = next(
                 (artifact_type for artifact_type, pattern in self.patterns if _fits(pattern, parts)), None
             )
             if artifact_type is not None:
                 self._take(path, artifact_type, "/".join(parts))
+
+    def _walk(self, root: str) -> Iterator[tuple[str, tuple[str, ...]]]:
+        """Yield every file below `root` with the parts of its relative path; links are skipped.
+
+        A directory is read entry by entry: it may have millions.
+        """
+        until = time.monotonic() + SECONDS
+        entries = 0
+        pending: list[tuple[str, tuple[str, ...]]] = [(root, ())]
+        while pending:
+            place, parents = pending.pop()
+            for entry in _entries(place):
+                entries += 1
+                if entries > MAX_ENTRIES or len(pending) >= MAX_PENDING or time.monotonic() > until:
+                    self.omitted += 1  # at least: the search ends here
+                    return
+                parts = (*parents, entry.name)
+                if entry.is_dir(follow_symlinks=False) and len(parts) < MAX_DEPTH and parts != (".git",):
+                    pending.append((entry.path, parts))
+                elif entry.is_file(follow_symlinks=False):
+                    yield entry.path, parts
 
     def _take(self, path: str, artifact_type: str, name: str) -> None:
         digest, size = self._digest(path)
@@ -86,22 +105,10 @@ class _Search:
             return hashlib.file_digest(file, "sha256").hexdigest(), status.st_size
 
 
-def _walked(root: str) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield every file below `root` with the parts of its relative path; links are skipped."""
-    pending: list[tuple[str, tuple[str, ...]]] = [(root, ())]
-    while pending:
-        place, parents = pending.pop()
-        try:
-            with os.scandir(place) as listed:
-                entries = list(listed)
-        except OSError:  # not readable, or its name too long
-            continue
-        for entry in entries:
-            parts = (*parents, entry.name)
-            if entry.is_dir(follow_symlinks=False) and len(parts) < MAX_DEPTH and parts != (".git",):
-                pending.append((entry.path, parts))
-            elif entry.is_file(follow_symlinks=False):
-                yield entry.path, parts
+def _entries(place: str) -> Iterator[os.DirEntry[str]]:
+    """Yield the entries of a directory; none if it is not readable, or its name is too long."""
+    with contextlib.suppress(OSError), os.scandir(place) as listed:
+        yield from listed
 
 
 def _segments(path_glob: str) -> list[str | re.Pattern[str]]:

@@ -5,12 +5,13 @@ No hooks, filters, submodules, prompts, redirects or credentials; one protocol; 
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -248,16 +249,24 @@ def _quoted(text: str) -> str:
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-def require_directory(workspace: Path, working_directory: str) -> None:
-    """Raise CheckoutFailed unless `working_directory` is a directory below `workspace` without a link in its path."""
-    descriptor = os.open(workspace, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+@contextlib.contextmanager
+def open_directory(workspace: Path, working_directory: str) -> Iterator[Path]:
+    """Open a directory of the workspace, and yield a path that leads to it whatever becomes of its name.
+
+    Raises:
+        CheckoutFailed: `working_directory` is no directory below `workspace`, or has a link in its path.
+    """
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(workspace, flags)
     try:
-        for name in _steps(working_directory):
-            below = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=descriptor)
-            os.close(descriptor)
-            descriptor = below
-    except (OSError, ValueError):
-        raise CheckoutFailed("the working directory is not a directory of the repository") from None
+        try:
+            for name in _steps(working_directory):
+                below = os.open(name, flags, dir_fd=descriptor)
+                os.close(descriptor)
+                descriptor = below
+        except (OSError, ValueError):
+            raise CheckoutFailed("the working directory is not a directory of the repository") from None
+        yield Path(f"/proc/self/fd/{descriptor}")
     finally:
         os.close(descriptor)
 

@@ -14,7 +14,7 @@ from workers.agent import artifacts
 from workers.agent.active_leases import ActiveLease, boottime
 from workers.agent.artifact_upload import ArtifactUploader
 from workers.agent.caches import JobCaches
-from workers.agent.checkout import CheckoutFailed, CheckoutStopped, require_directory
+from workers.agent.checkout import CheckoutFailed, CheckoutStopped, open_directory
 from workers.agent.context import WorkerContext
 from workers.agent.errors import LeaseRejected, RequestRejected, ServerUnreachable
 from workers.agent.failpoints import failpoint
@@ -171,7 +171,8 @@ class JobRunner:
                 self._context.checkout.fetch(
                     source.repo_url, source.git_commit, into=workspace, owner=owner, stop=self._stop
                 )
-            require_directory(workspace, self._job.work.working_directory)
+            with open_directory(workspace, self._job.work.working_directory):
+                pass
         except CheckoutFailed as failure:
             raise JobFailed("checkout_failed", str(failure)) from None
         except CheckoutStopped:
@@ -239,16 +240,30 @@ class JobRunner:
             for last in shippers[-1:]:
                 last.close(within=self._flush_seconds())
         self._raise_if_stopped()
-        folder = workspace / steps.working_directory
-        found = artifacts.find_artifacts(folder, steps.artifacts)
-        saves_caches = result["status"] == "succeeded" and caches.has_unsaved()
-        if found.get("files") or saves_caches:
-            self._report_phase("uploading")
-            ArtifactUploader(self._client, self._stop.requested.is_set).upload_all(folder, found.get("files", []))
-            if saves_caches:
-                caches.save_all()
-            self._raise_if_stopped()
+        found = self._upload_artifacts(steps, workspace) if steps.artifacts else {}
+        if result["status"] == "succeeded" and caches.has_unsaved():
+            if not found.get("files"):
+                self._report_phase("uploading")
+            caches.save_all()
+        self._raise_if_stopped()
         return result | found | ({"caches": caches.results()} if steps.caches else {})
+
+    def _upload_artifacts(self, steps: StepsPayload, workspace: Path) -> dict[str, Any]:
+        """Upload what the steps left in the working directory, and return its description.
+
+        The directory is opened again: a step may have replaced it, or a directory above it, by a link out of the
+        workspace.
+        """
+        try:
+            with open_directory(workspace, steps.working_directory) as folder:
+                found = artifacts.find_artifacts(folder, steps.artifacts)
+                if found["files"]:
+                    self._report_phase("uploading")
+                    ArtifactUploader(self._client, self._stop.requested.is_set).upload_all(folder, found["files"])
+        except CheckoutFailed as failure:
+            logger.warning("no artifacts job=%s error=%r", self._job.job_id, str(failure))
+            return {"files": [], "files_omitted": 1}
+        return found
 
     def _raise_if_stopped(self) -> None:
         """Raise JobStopped if a stop was requested."""

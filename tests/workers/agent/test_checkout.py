@@ -16,7 +16,7 @@ import pytest
 from tests.workers.agent.repositories import ENVIRONMENT, Repository, git
 from tests.workers.agent.scripted import Answer, ScriptedServer, hang, wait_until
 from workers.agent import subprocesses
-from workers.agent.checkout import Bounds, Checkout, CheckoutFailed, CheckoutStopped, Mirrors, require_directory
+from workers.agent.checkout import Bounds, Checkout, CheckoutFailed, CheckoutStopped, Mirrors, open_directory
 from workers.engines.contract import StopSignal
 
 BOUNDS = Bounds(seconds=20)
@@ -365,7 +365,8 @@ def test_only_the_longest_prefix_of_the_mirrors_counts() -> None:
 @pytest.mark.parametrize("name", [".", "", "a", "a/b", "./a/", "a//b"])
 def test_a_directory_of_the_repository_is_inside(name: str, tmp_path: Path) -> None:
     (tmp_path / "a" / "b").mkdir(parents=True)
-    require_directory(tmp_path, name)
+    with open_directory(tmp_path, name) as found:
+        assert found.resolve() == (tmp_path / name).resolve()
 
 
 @pytest.mark.parametrize("name", ["..", "a/../..", "/etc", "link", "link/x", "up", "file", "missing", "a\0b", "a/link"])
@@ -374,8 +375,18 @@ def test_a_working_directory_that_leaves_or_is_none_is_refused(name: str, tmp_pa
     (tmp_path / "file").touch()
     for link, target in {"link": "/etc", "up": "..", "a/link": "../a"}.items():
         (tmp_path / link).symlink_to(target)
-    with pytest.raises(CheckoutFailed, match="working directory"):
-        require_directory(tmp_path, name)
+    with pytest.raises(CheckoutFailed, match="working directory"), open_directory(tmp_path, name):
+        pass
+
+
+def test_an_open_directory_is_the_same_when_its_name_has_become_a_link(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "file").touch()
+    with open_directory(tmp_path, "a") as found:
+        (tmp_path / "a").rename(tmp_path / "b")
+        (tmp_path / "a").symlink_to("/etc")
+        assert [path.name for path in found.iterdir()] == ["file"]
+    assert not found.exists()
 
 
 def test_the_worker_may_be_found_by_its_git(repository: Repository) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import os
 import subprocess
@@ -25,6 +26,7 @@ from workers.agent.http import wire
 from workers.agent.http.client import OrchestratorClient
 from workers.agent.http.wire import PatternPayload
 from workers.agent.job_runner import JobRunner
+from workers.engines.contract import RunResult, RunSpec
 from workers.engines.null import FLAG, NullEngine
 
 CANCEL = Answer(200, {"cancel_requested": True, "cancel_reason": "requested", "cancel_deadline_seconds": 30})
@@ -198,6 +200,37 @@ def test_a_repository_is_checked_out_and_its_directory_must_be_there(
     assert last(server)[1]["reason"] == "checkout_failed"
 
 
+@pytest.mark.parametrize("working_directory", ["package", "package/src"])
+def test_a_directory_that_a_step_replaced_by_a_link_has_no_artifacts(
+    bench: WorkerContext,
+    server: ScriptedServer,
+    repository: Repository,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    working_directory: str,
+) -> None:
+    """The worker reads with its own rights: it would upload files of its machine."""
+    outside = tmp_path / "outside"
+    (outside / "src").mkdir(parents=True)
+    for name in ("name", "src/name"):
+        (outside / name).write_text("token of the worker")
+    run = bench.engine.run
+
+    def replace_the_directory(spec: RunSpec, **sinks: Any) -> RunResult:
+        (spec.workspace / "package").rename(spec.workspace / "moved")
+        (spec.workspace / "package").symlink_to(outside)
+        return run(spec, **sinks)
+
+    monkeypatch.setattr(bench.engine, "run", replace_the_directory)
+    commit = repository.commit({"package/src/name": b"x"})
+    source = claim_body()["job"]["source"] | {"git_commit": commit}
+    patterns = [{"type": "file", "path_glob": "**"}]
+    a_run(bench, "null", source=source, working_directory=working_directory, artifacts=patterns).run()
+    call, result = last(server)
+    assert (call, result["files"], result["files_omitted"]) == ("complete", [], 1)
+    assert server.received("artifacts") == []
+
+
 def test_the_result_stays_on_disk_until_it_was_taken_and_the_next_life_tells_it(
     bench: WorkerContext, server: ScriptedServer
 ) -> None:
@@ -300,6 +333,33 @@ def test_too_many_are_counted_and_not_named(tree: Path, monkeypatch: pytest.Monk
     assert artifacts.find_artifacts(tree, [PatternPayload("file", "**")]) == {"files": [], "files_omitted": 4}
     monkeypatch.setattr(artifacts, "MAX_ENTRIES", 0)
     assert artifacts.find_artifacts(tree, [PatternPayload("file", "**")]) == {"files": [], "files_omitted": 1}
+
+
+def test_directories_count_as_entries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(20):
+        (tmp_path / f"d{number}").mkdir()
+    everything = [PatternPayload("file", "**")]
+    assert artifacts.find_artifacts(tmp_path, everything) == {"files": [], "files_omitted": 0}
+    monkeypatch.setattr(artifacts, "MAX_ENTRIES", 19)
+    assert artifacts.find_artifacts(tmp_path, everything) == {"files": [], "files_omitted": 1}
+    monkeypatch.setattr(artifacts, "MAX_ENTRIES", 100)
+    monkeypatch.setattr(artifacts, "MAX_PENDING", 10)
+    assert artifacts.find_artifacts(tmp_path, everything) == {"files": [], "files_omitted": 1}
+
+
+def test_a_large_directory_is_not_kept_as_a_whole(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job can make millions of names, which need no inodes of their own."""
+    with os.scandir(tree) as listed:
+        entry = next(found for found in listed if found.is_file(follow_symlinks=False))
+    read = []
+
+    def many(_: str) -> contextlib.nullcontext[Iterator[os.DirEntry[str]]]:
+        return contextlib.nullcontext(entry for number in range(1_000) if not read.append(number))  # type: ignore[func-returns-value]
+
+    monkeypatch.setattr(artifacts.os, "scandir", many)
+    monkeypatch.setattr(artifacts, "MAX_ENTRIES", 5)
+    assert artifacts.find_artifacts(tree, [PatternPayload("file", "none")]) == {"files": [], "files_omitted": 1}
+    assert len(read) == 6
 
 
 def test_the_deepest_tree_ends_somewhere(tmp_path: Path) -> None:
