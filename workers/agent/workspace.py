@@ -16,6 +16,9 @@ logger = logging.getLogger(__name__)
 
 LEAST_FREE = 0.10  # of the disk; below it nothing new is claimed
 WIPE_SECONDS = 300
+# In the volume of a slot, which the engine replaces if it is not empty: the slot may have its next lease already, which
+# is to be acknowledged within 30 seconds.
+WIPE_SECONDS_IN_VOLUME = 5
 
 
 class WorkFolder:
@@ -70,8 +73,12 @@ class WorkFolder:
     def remove_workspace(self, workspace: Path) -> None:
         """Remove the workspace and the engine's directory beside it. Errors are logged, not raised."""
         for path in (workspace, workspace.with_name(workspace.name + ".private")):
-            if os.path.lexists(path):
+            if not os.path.lexists(path):
+                continue
+            if workspace.parent == self.jobs:
                 _remove(path)
+            elif not _succeeds(_removal(path), WIPE_SECONDS_IN_VOLUME):
+                logger.info("workspace not removed: the engine replaces its volume path=%s", path)
 
     def remove_all(self) -> None:
         """Remove every workspace that an earlier process left."""
@@ -81,21 +88,24 @@ class WorkFolder:
 
 
 def _remove(path: Path) -> None:
-    # rm, not shutil: a job may nest directories deeper than Python's stack, and rm follows no link either.
-    remove = ["rm", "-rf", "--one-file-system", "--", str(path)]
-    if _succeeds(remove):
+    if _succeeds(_removal(path)):
         return
     if not path.is_symlink():  # a job of our own account may have closed its directories to itself
         _succeeds(["chmod", "-R", "u+rwX", "--", str(path)])
-    if not _succeeds(remove):
+    if not _succeeds(_removal(path)):
         logger.error("workspace not removed: its disk space stays in use path=%s", path)
 
 
-def _succeeds(command: list[str]) -> bool:
+def _removal(path: Path) -> list[str]:
+    # rm, not shutil: a job may nest directories deeper than Python's stack, and rm follows no link either.
+    return ["rm", "-rf", "--one-file-system", "--", str(path)]
+
+
+def _succeeds(command: list[str], seconds: float = WIPE_SECONDS) -> bool:
     environment = {"PATH": os.defpath, "LC_ALL": "C"}
     try:
         done = subprocess.run(
-            command, check=False, capture_output=True, stdin=subprocess.DEVNULL, env=environment, timeout=WIPE_SECONDS
+            command, check=False, capture_output=True, stdin=subprocess.DEVNULL, env=environment, timeout=seconds
         )
     except subprocess.TimeoutExpired:
         return False

@@ -3,8 +3,9 @@ from __future__ import annotations
 import os
 import shutil
 import stat
+import subprocess
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -109,6 +110,27 @@ def test_names_that_look_like_options_are_removed(folder: WorkFolder) -> None:
     (folder.make_workspace("rtj_1", None) / "-rf").touch()
     folder.remove_workspace(folder.jobs / "rtj_1")
     assert list(folder.jobs.iterdir()) == []
+
+
+def test_the_volume_of_a_slot_is_not_wiped_for_longer_than_a_lease_waits(
+    folder: WorkFolder, open_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job may leave millions of names, and the slot has its next lease already."""
+    limits = []
+
+    def run(command: list[str], **options: Any) -> None:
+        limits.append((command[0], options["timeout"]))
+        raise subprocess.TimeoutExpired(command, options["timeout"])
+
+    volume = open_dir / "work" / "jobs" / "slot-0"
+    volume.mkdir()
+    in_volume, elsewhere = folder.make_workspace("rtj_1", None, volume), folder.make_workspace("rtj_2", None)
+    monkeypatch.setattr(subprocess, "run", run)
+    folder.remove_workspace(in_volume)
+    assert limits == [("rm", 5)]
+    limits.clear()
+    folder.remove_workspace(elsewhere)
+    assert limits == [("rm", 300), ("chmod", 300), ("rm", 300)]
 
 
 def test_what_an_earlier_life_left_is_removed(folder: WorkFolder) -> None:

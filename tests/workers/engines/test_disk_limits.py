@@ -168,6 +168,10 @@ def test_a_volume_is_reused_when_it_is_clean_and_replaced_when_not(in_volume, li
     second = engine.volumes.of(engine.directory(3, in_volume.base, limits))
     assert second is not first
     assert list(where.iterdir()) == []
+    (where / "left").touch()  # the next job has the same uid
+    engine.reset(3)
+    assert engine.volumes.of(engine.directory(3, in_volume.base, limits)) is not second
+    assert list(where.iterdir()) == []
 
 
 @pytest.mark.root

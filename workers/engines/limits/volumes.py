@@ -110,7 +110,8 @@ class Volume:
         """Report whether the volume is writable and empty."""
         use = self.use()
         writable = not os.fstatvfs(self._root).f_flag & os.ST_RDONLY
-        return writable and use.bytes <= _CLEAN_BYTES and use.entries <= _CLEAN_INODES
+        is_small = use.bytes <= _CLEAN_BYTES and use.entries <= _CLEAN_INODES  # also what has no name
+        return writable and is_small and not os.listdir(self._root)  # noqa: PTH208 of a descriptor
 
     def trim(self) -> None:
         """Return the blocks that no file uses to the machine, if they are many."""
