@@ -159,6 +159,29 @@ def has_commit(repository: Repository, commit: str) -> bool:
     return COMMIT.fullmatch(commit) is not None and _commit_of(require_mirror(repository), commit) is not None
 
 
+def is_in_history(repository: Repository, commit: str, descendant: str) -> bool:
+    """Return whether the mirror has a commit, and it is another one or an ancestor of that.
+
+    The mirror also has commits of forks, which were fetched by their id and are in the history of no branch.
+
+    Args:
+        repository: The repository.
+        commit: The id of a commit.
+        descendant: The id of a commit of the mirror.
+
+    Raises:
+        MirrorMissing: The repository has no mirror yet.
+        GitLimitExceeded: The search took too long.
+    """
+    if not has_commit(repository, commit):
+        return False
+    try:
+        run_git(require_mirror(repository), "merge-base", "--is-ancestor", commit, descendant)
+    except GitFailed:
+        return False
+    return True
+
+
 def _entries(mirror: Path, commit: str, path: str) -> list[TreeEntry]:
     """Return the entry of a file, or with a slash at the end of the path the entries of a folder."""
     _require_commit(mirror, commit)

@@ -9,7 +9,7 @@ from typing import Any, Final
 from django.conf import settings
 
 from orchestrator import services
-from orchestrator.repositories.contents import has_commit, resolve_ref
+from orchestrator.repositories.contents import is_in_history, resolve_ref
 from orchestrator.repositories.errors import MirrorMissing, RefNotFound, RepositoryError
 from orchestrator.repositories.tasks import request_mirror
 from orchestrator.services import RerunRequest, WorkflowRunOutcome, WorkflowRunRequest
@@ -37,7 +37,7 @@ class RunStart:
         actor_name: The person or program.
         correlation_id: An id of the caller that links requests.
         source_address: The client's IP address.
-        commit: The commit; None: that of the ref.
+        commit: A commit of the history of the ref; None: its newest one.
         event: The event of the run.
         inputs: The inputs of a manual start.
         event_payload: The payload of another event.
@@ -93,7 +93,10 @@ def start_run(
 
 
 def _resolve(repository: Repository, start: RunStart) -> tuple[str, str]:
-    """Return the full ref and the commit."""
+    """Return the full ref and the commit.
+
+    The commit is in the history of the ref: a run of a branch has secrets, and the mirror has commits of forks.
+    """
     names = [start.ref] if start.ref.startswith("refs/") else [f"{BRANCH}{start.ref}", f"{TAG}{start.ref}"]
     try:
         for name in names:
@@ -103,9 +106,9 @@ def _resolve(repository: Repository, start: RunStart) -> tuple[str, str]:
                 continue
             if start.commit is None:
                 return name, commit
-            if has_commit(repository, start.commit):
+            if is_in_history(repository, start.commit, commit):
                 return name, start.commit
-            raise _missing(repository, "commit", f"the commit {start.commit}")
+            raise _missing(repository, "commit", f"the commit {start.commit} in the history of {name}")
     except MirrorMissing:
         pass
     except RepositoryError as error:

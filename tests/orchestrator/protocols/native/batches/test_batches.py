@@ -8,6 +8,8 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from orchestrator.housekeeping.models import HousekeepingTask
+from orchestrator.repositories.contents import has_commit
+from orchestrator.repositories.mirrors import update_mirror
 from orchestrator.repositories.tasks import MIRROR, mirror_repository
 from runtime_jobs.db_time import database_now
 from runtime_jobs.models import Batch, Job, OperatorEvent, Repository, WorkflowRun
@@ -151,6 +153,28 @@ def test_a_ref_that_is_missing_after_an_update_is_wrong(alice, repository, field
     assert (response.status_code, problem["code"], list(problem["errors"])) == (400, "invalid", [field])
     assert re.search(rf"does not have .*{value}.*, as of 0 seconds ago", problem["errors"][field][0])
     assert mirror_due_in(repository) <= 10  # requests update the mirror once in ten seconds at most
+    assert not Batch.objects.exists()
+
+
+def test_a_commit_of_the_history_of_the_ref_is_started(alice, repository, origin):
+    newer = origin.git("commit-tree", f"{repository.commit}^{{tree}}", "-p", repository.commit, "-m", "newer")
+    origin.branch("main", newer)
+    update_mirror(repository)
+    start(alice, commit=repository.commit)
+    start(alice, commit=newer)
+    assert [run.head_sha for run in WorkflowRun.objects.order_by("pk")] == [repository.commit, newer]
+
+
+def test_a_commit_of_a_fork_is_not_started_as_one_of_a_branch(alice, repository, origin):
+    """The mirror has it for the run of its pull request, which gets no secrets. A run of a branch gets them."""
+    fork = origin.git("commit-tree", f"{repository.commit}^{{tree}}", "-p", repository.commit, "-m", "of a fork")
+    origin.git("config", "uploadpack.allowAnySHA1InWant", "true")
+    update_mirror(repository, commit=fork)
+    assert has_commit(repository, fork)
+    for event in ({}, {"event": "push", "event_payload": {}, "inputs": {}}):
+        problem = problem_of(alice.post("/v1/batches", body(commit=fork, **event)))
+        assert (problem["code"], list(problem["errors"])) == ("invalid", ["commit"])
+        assert "in the history of refs/heads/main" in problem["errors"]["commit"][0]
     assert not Batch.objects.exists()
 
 
