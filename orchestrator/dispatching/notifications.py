@@ -18,6 +18,7 @@ from orchestrator.dispatching.new_deliveries import mail_delivery, webhook_deliv
 from orchestrator.http.api.datetimes import format_timestamp
 from orchestrator.models import Delivery, IncidentMode, NotificationRule
 from orchestrator.selectors.event_pages import StoredEvent
+from orchestrator.services.notification_rules import permitted_recipients
 from orchestrator.webhooks.models import WebhookStatus
 from runtime_jobs.db_time import database_now
 from runtime_jobs.event_types import NOTIFICATION
@@ -93,7 +94,7 @@ def gather(events: Sequence[StoredEvent], envelopes: dict[str, dict[str, Any]], 
         return []
     jobs = _job_facts(event for event in events if event.org_slug in rules)
     in_incident_mode = _organizations_in_incident_mode(rules, now)
-    at_once: list[Delivery] = []
+    at_once: list[Gathered] = []
     by_key: dict[tuple[int, str], Gathered] = {}
     for event in events:
         facts = jobs.get(event.job_id or "", NO_JOB)
@@ -102,7 +103,7 @@ def gather(events: Sequence[StoredEvent], envelopes: dict[str, dict[str, Any]], 
                 continue
             one = Gathered(rule, 1, event.created_at, event.created_at, envelopes[event.event_id])
             if rule.gather_seconds == 0 or event.org_slug in in_incident_mode:
-                at_once.append(_delivery(one, now))
+                at_once.append(one)
                 continue
             key = f"{event.event_type} {event.job_type or '-'} {facts.project_slug or '-'}"
             before = by_key.setdefault((rule.pk, key), one)
@@ -110,7 +111,7 @@ def gather(events: Sequence[StoredEvent], envelopes: dict[str, dict[str, Any]], 
                 before.event_count += 1
                 before.last_event_at, before.last_event = one.last_event_at, one.last_event
     _store(by_key, now)
-    return at_once
+    return _deliveries(at_once, now)
 
 
 def send_gathered(*, now: datetime | None = None) -> int:
@@ -132,7 +133,7 @@ def send_gathered(*, now: datetime | None = None) -> int:
             for rule, number, first_at, last_at, event in found
             if rule in rules
         ]
-        Delivery.objects.bulk_create([_delivery(one, sent_at) for one in due])
+        Delivery.objects.bulk_create(_deliveries(due, sent_at))
         return len(found)
 
 
@@ -190,8 +191,24 @@ def _store(by_key: dict[tuple[int, str], Gathered], now: datetime) -> None:
         cursor.execute(_ADD, values)
 
 
-def _delivery(one: Gathered, now: datetime) -> Delivery:
-    """Return the delivery of a notification. Its body has the members of every envelope."""
+def _deliveries(notifications: Sequence[Gathered], now: datetime) -> list[Delivery]:
+    """Return the deliveries of notifications. There is none by mail to whom the organization may send no mail now."""
+    by_mail = permitted_recipients([one.rule for one in notifications if one.rule.webhook is None])
+    return [
+        _delivery(one, by_mail.get(one.rule.pk, ()), now)
+        for one in notifications
+        if one.rule.webhook is not None or by_mail[one.rule.pk]
+    ]
+
+
+def _delivery(one: Gathered, recipients: Sequence[str], now: datetime) -> Delivery:
+    """Return the delivery of a notification. Its body has the members of every envelope.
+
+    Args:
+        one: The notification.
+        recipients: The addresses, if it is sent by mail.
+        now: The present.
+    """
     event_id = uuid4()
     last = one.last_event
     envelope = {
@@ -216,9 +233,7 @@ def _delivery(one: Gathered, now: datetime) -> Delivery:
     body = orjson.dumps(envelope).decode()
     webhook = one.rule.webhook
     if webhook is None:
-        return mail_delivery(
-            one.rule.organization.slug, one.rule.recipients, event_id, envelope=envelope, body=body, now=now
-        )
+        return mail_delivery(one.rule.organization.slug, recipients, event_id, envelope=envelope, body=body, now=now)
     assert webhook.status != WebhookStatus.DELETED  # noqa: S101 its rules were deleted with it
     return webhook_delivery(webhook, event_id, envelope, body, now)
 

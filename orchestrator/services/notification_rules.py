@@ -1,6 +1,7 @@
 """Notification rules: created, changed and deleted."""
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -175,17 +176,31 @@ def find_notification_rule(rule_ulid: str) -> NotificationRule:
     return rule
 
 
-def refused_recipients(organization: Organization, recipients: Sequence[str]) -> list[str]:
-    """Return the addresses to which the organization may send no mail: strangers could receive mail from this server.
+def permitted_recipients(rules: Sequence[NotificationRule]) -> dict[int, list[str]]:
+    """Return the recipients of each rule to which its organization may send mail now, by the key of the rule.
 
-    Args:
-        organization: Its members may receive mail.
-        recipients: The addresses.
+    A person may have left the organization since the rule was stored.
     """
-    members = Membership.objects.filter(organization=organization).values_list("user__email", flat=True)
-    permitted = {address.lower() for address in members if address}
+    members = _member_addresses({rule.organization_id for rule in rules if rule.recipients})
+    return {
+        rule.pk: [one for one in rule.recipients if _is_permitted(one, members[rule.organization_id])] for rule in rules
+    }
+
+
+def _member_addresses(organization_ids: Collection[int]) -> dict[int, set[str]]:
+    """Return the addresses of the active members of each organization, in lower case."""
+    found: dict[int, set[str]] = defaultdict(set)
+    if organization_ids:
+        rows = Membership.objects.filter(organization__in=organization_ids, user__is_active=True)
+        for organization_id, address in rows.values_list("organization_id", "user__email"):
+            found[organization_id] |= {address.lower()} - {""}
+    return found
+
+
+def _is_permitted(address: str, members: Collection[str]) -> bool:
+    """Return whether mail may be sent to an address: strangers could receive mail from this server."""
     domains = {domain.lower() for domain in settings.NOTIFICATION_DOMAINS}
-    return [one for one in recipients if one.lower() not in permitted and one.lower().rpartition("@")[2] not in domains]
+    return address.lower() in members or address.lower().rpartition("@")[2] in domains
 
 
 def _terms_of(rule: NotificationRule) -> RuleTerms:
@@ -222,7 +237,8 @@ def _require_receiver(organization: Organization, terms: RuleTerms) -> None:
         raise Invalid({"webhook_id": [text], "recipients": [text]})
     if terms.recipients and not settings.EMAIL_HOST:
         raise Invalid({"recipients": ["This installation sends no mail: EMAIL_HOST is not set."]})
-    if refused := refused_recipients(organization, terms.recipients):
+    members = _member_addresses([organization.pk])[organization.pk]
+    if refused := [one for one in terms.recipients if not _is_permitted(one, members)]:
         text = (
             "Mail is sent to members of the organization and to domains in NOTIFICATION_DOMAINS only. Not permitted: "
         )

@@ -14,6 +14,7 @@ from orchestrator.models import Delivery, GatheredNotification, NotificationRule
 from orchestrator.notifications.envelopes import envelope_of
 from orchestrator.selectors.event_pages import Place, StoredEvent
 from runtime_jobs.identifiers import new_event_id, new_job_id
+from runtime_jobs.models import Membership
 from runtime_jobs.priorities import PRIORITIES
 from runtime_jobs.states import FailureReason
 from tests.factories import ALICE, OrganizationFactory, ProjectFactory, WorkerFactory, claimed, submitted
@@ -21,6 +22,11 @@ from tests.orchestrator.webhooks.world import make_webhook
 
 pytestmark = pytest.mark.django_db
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
+
+
+@pytest.fixture(autouse=True)
+def permitted_domain(settings):
+    settings.NOTIFICATION_DOMAINS = ["example.com"]
 
 
 @pytest.fixture
@@ -88,6 +94,30 @@ def test_a_notification_has_the_members_of_an_envelope(organization, webhook):
     (delivery,) = gathered(event)
     assert set(orjson.loads(delivery.body)) == set(envelope_of(event))
     assert orjson.loads(delivery.body)["eventId"] == str(delivery.event_id)
+
+
+@pytest.mark.parametrize("gather_seconds", [0, 60])
+@pytest.mark.parametrize("lost", ["membership", "account", "address"])
+def test_who_has_left_the_organization_gets_no_mail(organization, django_user_model, lost, gather_seconds):
+    eve, mia = (django_user_model.objects.create_user(name, email=f"{name}@home.test") for name in ("eve", "mia"))
+    memberships = [Membership.objects.create(user=user, organization=organization) for user in (eve, mia)]
+    for number, recipients in enumerate((["eve@home.test"], ["Eve@home.test", "Mia@home.test", "a@example.com"])):
+        make_rule(organization, name=f"rule-{number}", recipients=recipients, gather_seconds=gather_seconds)
+
+    def received(at):
+        found = gathered(failed(created_at=at), now=at)
+        send_gathered(now=at + timedelta(seconds=gather_seconds))
+        rows = found or list(Delivery.objects.order_by("pk"))
+        Delivery.objects.all().delete()
+        return sorted(row.recipients for row in rows)
+
+    assert received(NOW) == [["Eve@home.test", "Mia@home.test", "a@example.com"], ["eve@home.test"]]
+    if lost == "membership":
+        memberships[0].delete()
+    else:
+        values = {"is_active": False} if lost == "account" else {"email": "eve@elsewhere.test"}
+        django_user_model.objects.filter(pk=eve.pk).update(**values)
+    assert received(NOW + timedelta(hours=1)) == [["Mia@home.test", "a@example.com"]]
 
 
 def test_without_a_time_nothing_is_gathered(organization, webhook):

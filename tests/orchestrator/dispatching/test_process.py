@@ -183,7 +183,8 @@ def test_a_secret_that_cannot_be_opened_is_a_failure(hook, process):
     assert receiver.requests == []
 
 
-def test_mail_is_sent_by_the_same_process(process):
+def test_mail_is_sent_by_the_same_process(process, settings):
+    settings.NOTIFICATION_DOMAINS = ["example.com"]
     organization = OrganizationFactory(slug="sandtrace")
     project = ProjectFactory(organization=organization)
     distribute_page()
