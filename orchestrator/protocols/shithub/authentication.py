@@ -64,7 +64,8 @@ def job_key(text: str) -> int:
     Raises:
         ApiError: 404; the text is no positive whole number.
     """
-    if not (text.isascii() and text.isdecimal()) or not 0 < int(text[:20]) <= MAX_ID:
+    is_number = text.isascii() and text.isdecimal() and len(text) <= len(str(MAX_ID))
+    if not is_number or not 0 < int(text) <= MAX_ID:
         raise not_found()
     return int(text)
 

@@ -610,6 +610,13 @@ def test_a_new_chain_needs_the_registration_token_of_the_runner_that_has_the_job
         error_of(claimed.runner.post("/api/v1/jobs/999999/token"), 404)
 
 
+@pytest.mark.parametrize("key", ["0", "-1", "1" * 20, "0" * 19 + "1", "1" * 4_400, "\u0661"])
+@pytest.mark.parametrize("call", ["cancel-check", "token"])
+def test_a_job_whose_key_is_no_number_of_a_row_is_404(claimed, call, key):
+    """Python refuses to read a number of 4,400 digits, and PostgreSQL one of 20."""
+    error_of(claimed.runner.post(f"/api/v1/jobs/{key}/{call}"), 404)
+
+
 def test_a_new_chain_is_refused_after_the_end_of_the_job(claimed):
     claimed.end()
     with nothing_lost():
