@@ -7,7 +7,7 @@ from django.contrib.auth import get_user_model
 
 from orchestrator import services
 from runtime_jobs.events import Actor
-from runtime_jobs.models import Membership, Organization, PersonalKey
+from runtime_jobs.models import MemberRole, Membership, Organization, PersonalKey
 from workers.models import HardwareSpec, Worker, WorkerSpec
 from workers.registry.models import WorkerState
 from workers.registry.tokens import digest_of
@@ -56,7 +56,7 @@ def seed_bencher(kept: dict[str, str], organization: Organization, *, admin: Any
         actor: The operator of the audit events.
     """
     member, _ = get_user_model().objects.get_or_create(username=MEMBER)
-    Membership.objects.get_or_create(user=member, organization=organization)
+    Membership.objects.update_or_create(user=member, organization=organization, defaults={"role": MemberRole.OPERATOR})
     spec = HardwareSpec.objects.filter(slug=SPEC).first() or services.create_spec(
         name="Demo spec", slug=SPEC, hardware=HARDWARE, fallback=not _has_fallback(), actor=actor
     )

@@ -153,14 +153,15 @@ def create_own_project(slug: str, *, user: Any) -> Project:
     """Create a private project in an organization of a person. Call this inside an operation.
 
     A person without an organization gets one with the plan `free`. Of several the one with the person's name is used,
-    else the oldest.
+    else the oldest. Those in which the person is a viewer do not count.
 
     Args:
         slug: The requested slug.
         user: The person.
     """
     own_slug = slugify(user.get_username())[:MAX_SLUG_LENGTH]
-    memberships = Membership.objects.select_related("organization__plan").filter(user=user).order_by("pk")
+    memberships = Membership.objects.select_related("organization__plan").filter(user=user)
+    memberships = memberships.exclude(role=MemberRole.VIEWER).order_by("pk")
     organizations = [membership.organization for membership in memberships]
     organization = next((one for one in organizations if one.slug == own_slug), next(iter(organizations), None))
     if organization is None:

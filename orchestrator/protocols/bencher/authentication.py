@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 import jwt
 from django.conf import settings
 from django.contrib.auth import get_user_model
-from django.db.models import Q
+from django.db.models import Q, QuerySet
 from rest_framework.authentication import BaseAuthentication
 from rest_framework.request import Request
 
@@ -23,7 +23,7 @@ from orchestrator.protocols.bencher.resource_ids import parse_resource_id, runne
 from orchestrator.services.personal_keys import subject_of_jwt
 from runtime_jobs.db_functions import ClockTimestamp
 from runtime_jobs.events import Actor
-from runtime_jobs.models import ApiToken, Membership, PersonalKey, Project
+from runtime_jobs.models import ApiToken, MemberRole, Membership, PersonalKey, Project
 from workers.models import Worker
 from workers.registry.models import WorkerState
 from workers.registry.tokens import PROJECT_PREFIX, USER_PREFIX, digest_of, has_runner_key_shape
@@ -66,21 +66,24 @@ class BencherCaller:
         """Return whether the caller may read a private project: its key, a member of its organization, or staff."""
         if self.project is not None:
             return self.project.pk == project.pk
-        return self.user is not None and (self.user.is_staff or self._is_member(project))
+        return self.user is not None and (self.user.is_staff or self._memberships(project).exists())
 
     def may_change(self, project: Project) -> bool:
         """Return whether the caller may submit runs to a project and change its resources.
 
-        These are its key, the members of its organization, and staff with the permission that the native API asks for.
+        These are its key, the members of its organization except viewers, and staff with the permission that the native
+        API asks for.
         """
         if self.project is not None:
             return self.project.pk == project.pk
         if self.user is None:
             return False
-        return (self.user.is_staff and self.user.has_perm("runtime_jobs.operate_job")) or self._is_member(project)
+        if self.user.is_staff and self.user.has_perm("runtime_jobs.operate_job"):
+            return True
+        return self._memberships(project).exclude(role=MemberRole.VIEWER).exists()
 
-    def _is_member(self, project: Project) -> bool:
-        return Membership.objects.filter(user=self.user, organization=project.organization_id).exists()
+    def _memberships(self, project: Project) -> QuerySet[Membership]:
+        return Membership.objects.filter(user=self.user, organization=project.organization_id)
 
 
 ANONYMOUS: Final = BencherCaller(Actor("client", "anonymous"))

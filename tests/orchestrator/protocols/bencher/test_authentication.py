@@ -23,6 +23,7 @@ from orchestrator.protocols.bencher.authentication import (
     authenticate_runner,
 )
 from orchestrator.services.personal_keys import ALGORITHM, AUDIENCE, JWT_LIFETIME, _signing_keys
+from orchestrator.services.tenants import create_own_project
 from runtime_jobs.errors import Invalid
 from runtime_jobs.identifiers import uuid_of
 from runtime_jobs.models import ApiToken, Membership, OperatorEvent, PersonalKey
@@ -512,6 +513,18 @@ def test_a_member_sees_the_projects_of_the_organization(db):
     Membership.objects.create(user=user, organization=project.organization)
     caller = optional_caller(f"Bearer {personal_key(user)}")
     assert (caller.can_see(project), caller.can_see(elsewhere)) == (True, False)
+
+
+@pytest.mark.parametrize(("role", "may_change"), [("viewer", False), ("operator", True), ("quota_manager", True)])
+def test_a_viewer_reads_only(db, role, may_change):
+    project, elsewhere = ProjectFactory(), ProjectFactory()
+    user = User.objects.create(username="uma")
+    Membership.objects.create(user=user, organization=project.organization, role=role)
+    caller = optional_caller(f"Bearer {personal_key(user)}")
+    assert (caller.can_see(project), caller.may_change(project)) == (True, may_change)
+    assert not caller.may_change(elsewhere)
+    created = create_own_project("mine", user=user)
+    assert (created.organization == project.organization) == may_change
 
 
 def test_a_project_key_opens_no_native_endpoint_and_no_endpoint_of_people(db):

@@ -6,7 +6,7 @@ from uuid import UUID
 from django.contrib.auth import get_user_model
 
 from runtime_jobs.identifiers import public_id_of
-from runtime_jobs.models import Job, Membership, Organization, Project
+from runtime_jobs.models import Job, MemberRole, Membership, Organization, Project
 from runtime_jobs.plans import plan_of_tier
 from tests.api_client import Caller
 from tests.factories import HardwareSpecFactory, personal_key
@@ -26,7 +26,7 @@ def new_person(name: str, *organizations: Organization, **columns: Any) -> Any:
     """A user with `caller`, a client that sends the user's personal key."""
     user = get_user_model().objects.create_user(name, **columns)
     for organization in organizations:
-        Membership.objects.create(user=user, organization=organization)
+        Membership.objects.create(user=user, organization=organization, role=MemberRole.OPERATOR)
     user.caller = Caller(personal_key(user))
     return user
 
