@@ -54,10 +54,11 @@ class ClientPrincipal:
         return self.organizations is None or org_slug in self.organizations
 
     def limited_to(self, scope: str) -> "ClientPrincipal":
-        """Return this caller with only those organizations in which it has the scope."""
+        """Return this caller with only those of its organizations in which it has the scope."""
         if self.scopes_by_organization is None:
             return self
-        permitted = tuple(slug for slug, scopes in self.scopes_by_organization.items() if scope in scopes)
+        scopes_of = self.scopes_by_organization.items()
+        permitted = tuple(slug for slug, scopes in scopes_of if scope in scopes and self.sees(slug))
         return replace(self, organizations=permitted)
 
     @property

@@ -53,7 +53,10 @@ class ScheduleViewSet(StrictQueryMixin, GenericViewSet):
         return LIST_PARAMETERS | set(ScheduleFilters.base_filters) if self.action == "list" else frozenset()
 
     def get_permissions(self) -> list[Any]:
-        return [HasScope(Scope.ORCH_OPERATE)]
+        scopes = [Scope.ORCH_OPERATE]
+        if self.action in {"create", "partial_update", "run"}:  # who chooses a job or its times submits jobs
+            scopes.append(Scope.JOBS_WRITE)
+        return [HasScope(scope) for scope in scopes]
 
     def get_queryset(self) -> QuerySet[Schedule]:
         if getattr(self, "swagger_fake_view", False):

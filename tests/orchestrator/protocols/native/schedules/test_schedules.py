@@ -161,6 +161,20 @@ def test_a_token_without_the_scope_is_refused(organization):
         refused(call, 403, "insufficient_scope")
 
 
+def test_who_may_not_submit_jobs_may_not_choose_those_of_a_schedule(alice, organization):
+    path = f"{PATH}/{created(alice)['schedule_id']}"
+    operator = Caller(api_token(organization, (Scope.ORCH_OPERATE,)))
+    for call in (
+        lambda: operator.post(PATH, BODY | {"name": "other"}),
+        lambda: operator.call("PATCH", path, {"cron": "* * * * *"}),
+        lambda: operator.post(f"{path}/run"),
+    ):
+        assert refused(call, 403, "insufficient_scope")["scope"] == "jobs:write"
+    assert [operator.post(f"{path}/{name}").status_code for name in ("pause", "resume")] == [200, 200]
+    assert [operator.get(address).status_code for address in (PATH, path, f"{path}/ticks")] == [200, 200, 200]
+    assert operator.call("DELETE", path).status_code == 204
+
+
 @pytest.mark.parametrize("query", ["status=unknown", "name=x", "limit=0", "cursor=x"])
 def test_an_unknown_filter_is_refused(alice, query):
     refused(lambda: alice.get(f"{PATH}?{query}"), 400, "invalid_query")
