@@ -10,7 +10,7 @@ def artifact_storages(env: Env, state_dir: Path) -> dict[str, dict[str, Any]]:
     """Return the entry of `STORAGES`.
 
     The credentials of a bucket are those of boto3: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or those of the
-    machine. An incomplete set of settings is a system check (orchestrator.E016).
+    machine. An incomplete set of settings is a system check (orchestrator.E017).
 
     Args:
         env: The environment.

@@ -166,12 +166,12 @@ def artifact_bucket(**_: Any) -> list[CheckMessage]:
     hint = "Set ARTIFACTS_BUCKET and ARTIFACTS_REGION, with another server than Amazon's also ARTIFACTS_ENDPOINT_URL."
     if (endpoint or region) and not bucket:
         text = "ARTIFACTS_ENDPOINT_URL or ARTIFACTS_REGION is set without ARTIFACTS_BUCKET."
-        return [Error(text, hint=hint, id="orchestrator.E016")]
+        return [Error(text, hint=hint, id="orchestrator.E017")]
     if bucket and not region:
-        return [Error("ARTIFACTS_BUCKET is set without ARTIFACTS_REGION.", hint=hint, id="orchestrator.E016")]
+        return [Error("ARTIFACTS_BUCKET is set without ARTIFACTS_REGION.", hint=hint, id="orchestrator.E017")]
     if endpoint and urlsplit(endpoint).scheme not in {"http", "https"}:
         text = f"ARTIFACTS_ENDPOINT_URL is {endpoint!r}; it must begin with https:// or http://."
-        return [Error(text, hint=hint, id="orchestrator.E016")]
+        return [Error(text, hint=hint, id="orchestrator.E017")]
     return []
 
 

@@ -141,5 +141,5 @@ def test_an_upload_of_an_image_can_be_received(settings, upload, spool, uploads,
 def test_an_incomplete_set_of_a_bucket_is_refused(settings, bucket, region, endpoint, part):
     settings.ARTIFACTS_BUCKET, settings.ARTIFACTS_REGION, settings.ARTIFACTS_ENDPOINT_URL = bucket, region, endpoint
     messages = [(message.id, message.msg) for message in checks.artifact_bucket()]
-    assert [code for code, _ in messages] == (["orchestrator.E016"] if part else [])
+    assert [code for code, _ in messages] == (["orchestrator.E017"] if part else [])
     assert all(part in text for _, text in messages)
