@@ -24,7 +24,12 @@ from runtime_jobs.states import FINAL_STATES
 
 @dataclass(frozen=True)
 class Actor:
-    """The one that acts. `kind`: client, operator, worker, clock, core."""
+    """The client, person or process that caused a change.
+
+    Attributes:
+        kind: `client`, `operator`, `worker`, `clock` (the scheduler process) or `core` (the rules of the server).
+        name: Its name among those of its kind.
+    """
 
     kind: str
     name: str
@@ -36,8 +41,9 @@ class Actor:
 SCHEDULER = Actor("clock", "clock")
 SYSTEM = Actor("core", "policy")
 EVENT_TABLES = ("runtime_job_events", "operator_events")  # by their kind in the feed
-# Names in the payloads of the first and the final event: digests of the payload, of the rest of the request where the
-# first one does not cover it, and of the result; cursors and artifacts as they are.
+# Names in the payloads of events. The first event has the digest of the job's payload, for job types whose payload is
+# a part of the request also the digest of the other parts, and the cursors. The final event has the digest of the
+# result, and the artifacts. Cursors and artifacts are stored as values, not as digests.
 INPUT_HASH, REQUEST_HASH, CURSORS = "payload_digest", "request_digest", "cursors"
 RESULT_HASH, ARTIFACTS = "result_digest", "artifacts"
 FORMER_NAMES = {"input_sha256": INPUT_HASH, "result_sha256": RESULT_HASH}  # in events of earlier releases
@@ -262,11 +268,9 @@ def _changed_artifacts(job: Job, bound: list[dict[str, Any]]) -> list[str]:
 
 
 def delete_events(job_ulids: Sequence[str]) -> int:
-    """Delete the whole event history of these jobs, for retention: the one way past the append-only trigger.
+    """Delete the whole event history of these jobs, for retention.
 
-    The trigger lets a DELETE through while `orchestrator.maintenance` says so. The setting is local to the transaction
-    and is taken back at once, so that no other statement profits. The caller deletes the jobs in the same transaction:
-    a job without its history would be a finding of the audit.
+    The caller deletes the jobs in the same transaction: a job without its history would be a finding of the audit.
 
     Args:
         job_ulids: Jobs that have ended, locked by the caller's transaction.
@@ -335,6 +339,19 @@ def delete_append_only(sql: str, values: list[Any]) -> int:
 
 
 def _change_append_only(kind: str, sql: str, values: list[Any]) -> int:
+    """Execute a statement that the append-only trigger otherwise refuses. Only retention and a restore need that.
+
+    The trigger permits the statement while the setting `orchestrator.maintenance` names its kind. The setting is local
+    to the transaction, and is reset at once: no other statement is permitted.
+
+    Args:
+        kind: `delete` or `update`.
+        sql: The statement. The caller has a transaction.
+        values: Its values.
+
+    Returns:
+        The number of rows.
+    """
     with connection.cursor() as cursor:
         cursor.execute("SELECT current_setting('orchestrator.maintenance', true)")
         (before,) = cursor.fetchone()
