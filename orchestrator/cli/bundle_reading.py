@@ -1,7 +1,7 @@
 """Reads and verifies an audit bundle of a file, with the keys that the reader names.
 
-The verifier is the one part of the server that the command line uses. It needs `cryptography`, which no other command
-needs, and is imported when it runs.
+The verifier is a part of the server: `tests/test_architecture.py` lists the modules that the command line may import.
+It needs `cryptography`, which only the commands that read a bundle need, and is imported when one of them runs.
 """
 
 from __future__ import annotations

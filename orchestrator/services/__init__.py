@@ -1,7 +1,8 @@
-"""The operations: the only code that changes jobs, leases and limits.
+"""The operations that change jobs, leases and limits, and the functions of which they consist.
 
-Each operation is one function and one transaction: it locks, checks, changes and records. Other packages import the
-operations from here.
+Each operation is one function and one transaction: it reads, checks, changes and records. Other packages import the
+operations from here. An operation that only one protocol or the dispatcher needs is in that package, and changes jobs
+by functions of these modules; `tests/test_architecture.py` lists such packages.
 """
 
 from orchestrator.services.actions_runners import (
