@@ -26,7 +26,8 @@ LEASED_STATES = (JobState.LEASED, *RUNNING_STATES)  # states in which exactly on
 SETTLING_STATES = (JobState.LOST, JobState.PROCESSING)  # no lease, no slot of a limit, and not final
 FINAL_STATES = (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELED)
 
-# Phases may be skipped but never run backwards. Only the policy of a job lets it settle: see `JobPolicy`.
+# A worker may skip phases, but not return to an earlier one. A job may become `lost` or `processing` only if its policy
+# permits that: `late_result_seconds` and `needs_processing` of `JobPolicy`.
 _AHEAD = {state: frozenset(RUNNING_STATES[place + 1 :]) for place, state in enumerate(RUNNING_STATES)}
 _ENDS = frozenset(FINAL_STATES)
 _QUEUED = frozenset({JobState.QUEUED})

@@ -130,10 +130,16 @@ class Lane(models.Model):
 
 
 class LaneShare(models.Model):
-    """The service that an organization has had in a pool that shares (start-time fair queueing).
+    """The share of an organization in a `fair` pool (start-time fair queueing). A `fifo` pool has no rows.
 
-    `served`: claimed jobs divided by the weight. `lead`: turns by which it comes earlier.
-    Pools that serve by age have no rows.
+    Of the queues of one tier, those of the organization with the lowest `served - lead` come first.
+
+    Attributes:
+        pool: The pool.
+        org_slug: The organization.
+        weight: The weight of its plan.
+        served: The number of its claimed jobs, each divided by the weight at that time.
+        lead: The head start of an organization that has returned to the pool, in the unit of `served`.
     """
 
     pool = models.CharField(max_length=63)

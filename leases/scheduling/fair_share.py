@@ -16,7 +16,11 @@ def ensure_share(pool: str, org_slug: str) -> None:
 
 
 def _is_shared(pool: str) -> bool:
-    """Return whether the pool shares. Wait for a concurrent change, which does not see the caller's new queue."""
+    """Return whether the pool is `fair`.
+
+    The row lock waits for a transaction that changes the policy. That transaction does not see the new queue of the
+    caller, so it creates no share for it: the caller must read the new policy.
+    """
     with connection.cursor() as cursor:
         cursor.execute("SELECT policy FROM workers_pool WHERE slug = %s FOR SHARE", [pool])
         return cursor.fetchall() == [(PoolPolicy.FAIR,)]

@@ -1,4 +1,4 @@
-"""The dispatcher process: one loop reads events, one claims, sends and records deliveries, one writes audit bundles.
+"""The dispatcher process: four loops, for events, deliveries, audit bundles and bulk actions.
 
     events loop:      distribute a page -> gathered notifications -> dead letters of inactive webhooks -> wait
     deliveries loop:  record what has ended and claim what is due -> send in tasks -> wait for one to end

@@ -1,4 +1,4 @@
-"""Counters of scheduler and housekeeping: rows of `metric_counts`, because these processes serve no metrics."""
+"""Counters of scheduler, housekeeping and dispatchers: rows of `metric_counts`. These processes serve no metrics."""
 
 from collections import Counter
 

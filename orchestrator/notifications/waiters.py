@@ -193,8 +193,8 @@ class WaiterRegistry:
         if not self._handed_over[offer]:
             del self._handed_over[offer]
         if found_work is False:
-            # Jobs that do not fit must not cause an attempt each. The notifications, which PostgreSQL sends only if a
-            # job can be claimed that could not be before, wake this offer until it finds work again.
+            # Else each queued job that does not fit this offer would cause an attempt without result. Until the offer
+            # finds work again, `hand_over` leaves it out, and only notifications and polling wake it.
             self._unfit.add(offer)
 
     def notify_pool(self, pool: str, backend: int = 0) -> None:

@@ -67,7 +67,7 @@ def digest_of(message_name: str, artifacts: Sequence[ArtifactRef] = (), **facts:
 
 @dataclass(frozen=True)
 class CompleteMessage:
-    """The content of a `complete`; see there."""
+    """The arguments of `complete` that describe the end of the job."""
 
     ingest_run_id: str | None = None
     exit_code: int | None = None
@@ -84,7 +84,7 @@ class CompleteMessage:
 
 @dataclass(frozen=True)
 class FailMessage:
-    """The content of a `fail`; see there."""
+    """The arguments of `fail` that describe the end of the job."""
 
     reason: FailureReason
     message: str = ""

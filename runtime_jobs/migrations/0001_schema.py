@@ -181,7 +181,7 @@ class Migration(migrations.Migration):
                 ('result', models.JSONField(null=True)),
                 ('priority', models.IntegerField()),
                 ('pool', models.CharField(max_length=63)),
-                ('lane_id', models.IntegerField(help_text='Lanes lie to the right, in `leases`.', null=True)),
+                ('lane_id', models.IntegerField(help_text='No foreign key: `leases`, which has `Lane`, imports this package.', null=True)),
                 ('concurrency_key', models.CharField(blank=True, help_text='One job of a key runs at a time.', max_length=200)),
                 ('limited_by_address', models.BooleanField(default=False, help_text='One job of its source address runs at a time.')),
                 ('requirements', django.contrib.postgres.fields.ArrayField(base_field=models.CharField(max_length=63), default=list, size=None)),

@@ -184,7 +184,9 @@ class Job(models.Model):
     result = models.JSONField(null=True)
     priority = models.IntegerField()
     pool = models.CharField(max_length=63)
-    lane_id = models.IntegerField(null=True, help_text="Lanes lie to the right, in `leases`.")
+    lane_id = models.IntegerField(
+        null=True, help_text="No foreign key: `leases`, which has `Lane`, imports this package."
+    )
     concurrency_key = models.CharField(max_length=200, blank=True, help_text="One job of a key runs at a time.")
     limited_by_address = models.BooleanField(default=False, help_text="One job of its source address runs at a time.")
     requirements = ArrayField(models.CharField(max_length=63), default=list)
@@ -201,7 +203,8 @@ class Job(models.Model):
     lease_ttl_seconds = models.PositiveIntegerField()
     heartbeat_interval_seconds = models.PositiveIntegerField()
     acknowledge_within_seconds = models.PositiveIntegerField()
-    # Processes of the former release insert jobs without these four. The database has the defaults, too.
+    # Processes of the former release insert jobs without the next four columns. The database has these defaults, too;
+    # that of the grace is TIMEOUT_GRACE_SECONDS as it was when the column was added.
     late_result_seconds = models.PositiveIntegerField(
         default=0, help_text="A result counts for so long after the lease ended without one."
     )

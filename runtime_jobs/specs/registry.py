@@ -1,4 +1,8 @@
-"""The table of job types: everything that differs between them, so that no other module asks for the type."""
+"""The table of job types: the rules that differ between them.
+
+Operations read the table and the policy of the job, so that a further type is one more entry. Only code for one type,
+such as the admission of a `pack-run`, compares the name of the type.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
