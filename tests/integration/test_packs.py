@@ -31,7 +31,7 @@ PLAN: dict[str, Any] = {
     "artifacts": [{"path_glob": "report.txt"}],
 }
 RUNNER = re.compile(r"```python\n(# A task runner.*?)```", re.DOTALL)
-FOUND_WITHIN = 22.0  # seconds; the lease lasts 20
+FOUND_WITHIN = 22.0 + 10.0  # seconds; the lease lasts 20, the promise is two more, and a busy machine adds the rest
 
 
 def submit(yard: Yard, **changes: Any) -> Job:

@@ -31,7 +31,8 @@ def test_a_request_in_the_middle_is_answered_and_kept(database_url, tmp_path):
     worker = WorkerFactory()
     submitted()
     claim = claimed(worker)
-    with serving(tmp_path, DATABASE_URL=database_url) as server, ThreadPoolExecutor(1) as caller:
+    url = f"{database_url}{'&' if '?' in database_url else '?'}options=-c%20lock_timeout%3D60s"  # a machine may be slow
+    with serving(tmp_path, DATABASE_URL=url) as server, ThreadPoolExecutor(1) as caller:
         with transaction.atomic():
             Job.objects.locked().get(pk=claim.job.pk)
             answer = caller.submit(beat, server, claim.lease.lease_ulid, worker.token)

@@ -81,7 +81,7 @@ def test_steps_share_workspace_home_and_tmp_and_nothing_that_runs(yard: Yard, en
     )  # fmt: skip
     Job.objects.filter(pk=job.pk).update(least_isolation="restricted")
     worker = yard.start(yard.enrol("one"), "--once", engine=engine)
-    assert worker.end(60) == 0, worker.log
+    assert worker.end() == 0, worker.log
     done = yard.ended(job)
     assert (done.public_status, done.exit_code) == ("succeeded", 0), (log_of(job), done.failure_message, worker.log)
     assert dict(log_of(job))[1] == b"one\ntwo\nthree\nhello\nmade\nname\n"
@@ -129,14 +129,14 @@ def test_a_failed_step_a_cancel_and_the_time_of_all_steps_end_a_job(yard: Yard) 
     assert late.finished_at - late.executing_at < timedelta(seconds=60)
     assert processes_with(slow_mark) == []
     worker.signal(signal.SIGTERM)
-    assert worker.end(60) == 0, worker.log
+    assert worker.end() == 0, worker.log
 
 
 def test_a_worker_killed_before_its_word_was_taken_tells_it_in_its_next_life(yard: Yard) -> None:
     job = submit(yard, "null print=hello", "null exit=3")
     token = yard.enrol("one")
     first = yard.start(token, "--once", ORCH_FP="worker.complete.send=kill")
-    assert first.end(20) == -signal.SIGKILL, first.log
+    assert first.end() == -signal.SIGKILL, first.log
     assert len(list((yard.root / "one" / "spool").glob("*.result"))) == 1
     assert Job.objects.get(pk=job.pk).state == "executing"
     second = yard.start(token)

@@ -18,7 +18,7 @@ FLAGS = (
     *("--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage"),
     *("--force-color-profile=srgb", "--font-render-hinting=none", "--remote-debugging-port=0"),
 )
-PATIENCE = 30.0
+PATIENCE = 120.0
 
 
 class Chromium:

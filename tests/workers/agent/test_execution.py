@@ -339,14 +339,14 @@ def test_a_result_whose_lease_is_lost_while_it_is_uploaded_is_dropped(
 def test_a_silent_server_ends_the_job_before_the_lease_ends(
     bench: WorkerContext, server: ScriptedServer, commit: str
 ) -> None:
-    run = a_run(bench, commit, "print=x", "sleep=30", lease_ttl_seconds=2)
+    run = a_run(bench, commit, "print=x", "sleep=30", lease_ttl_seconds=8)
     with running(run) as thread:
         wait_until(lambda: server.received("heartbeat"))
         renewed = time.monotonic()
         for call in ("heartbeat", "logs", "fail", "acknowledge-cancel"):
             server.on(call, hang_up)
-        thread.join(10)
-        assert time.monotonic() - renewed < 2.0, "dead before the server may give the job to another"
+        thread.join(15)
+        assert time.monotonic() - renewed < 8.0, "dead before the server may give the job to another"
     assert finals(server) == []
     assert left(bench) == []
 

@@ -40,7 +40,8 @@ class WorkerProcess:
         self.process.kill()
         self.process.wait()
 
-    def end(self, seconds: float = 30) -> int:
+    def end(self, seconds: float = 120) -> int:
+        """Wait for the end, and return the exit status. The limit includes the start, which a busy machine makes long."""
         return self.process.wait(seconds)
 
     def end_anyway(self) -> None:

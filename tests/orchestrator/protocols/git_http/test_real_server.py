@@ -82,7 +82,7 @@ def mirrors(folders, mirrors_of_module, settings):
 
 
 @contextmanager
-def git_server(folder, database_url, mirrors):
+def git_server(folder, database_url, mirrors, queue_seconds):
     with serving(
         folder,
         DATABASE_URL=database_url,
@@ -91,21 +91,22 @@ def git_server(folder, database_url, mirrors):
         STREAM_STALL_SECONDS="5",
         BODY_SECONDS="5",
         GIT_PROCESSES="4",
-        GIT_QUEUE_SECONDS="1",
+        GIT_QUEUE_SECONDS=str(queue_seconds),
     ) as server:
         yield server
 
 
 @pytest.fixture(scope="module")
 def server(database_url, tmp_path_factory, mirrors_of_module):
-    with git_server(tmp_path_factory.mktemp("server"), database_url, mirrors_of_module) as server:
+    folder = tmp_path_factory.mktemp("server")
+    with git_server(folder, database_url, mirrors_of_module, queue_seconds=60) as server:  # no test waits for it
         yield server
 
 
 @pytest.fixture
 def own_server(database_url, tmp_path, mirrors):
     """A server for a test that ends it, or that reads its log."""
-    with git_server(tmp_path, database_url, mirrors) as server:
+    with git_server(tmp_path, database_url, mirrors, queue_seconds=1) as server:
         yield server
 
 

@@ -520,11 +520,11 @@ def test_silence_is_written_before_the_close_frame(impatient_server, spec, runne
     """Only messages about the job are heartbeats. Each channel makes another noise."""
     jobs = {noise: order(spec) for noise in NOISES}
     with contextlib.ExitStack() as stack:
-        lines = {noise: stack.enter_context(channel(impatient_server, runner)) for noise in NOISES}
-        began = {}
-        for noise, line in lines.items():
+        lines, began = {}, {}
+        for noise in NOISES:  # one after the other: an idle channel is closed after the same time
             began[noise] = time.monotonic()
-            executing(line, jobs[noise])
+            lines[noise] = stack.enter_context(channel(impatient_server, runner))
+            executing(lines[noise], jobs[noise])
         expiries = dict(Lease.objects.values_list("job_id", "expires_at"))
         until, closes = time.monotonic() + SECONDS, {}
         while lines:
