@@ -1,7 +1,7 @@
 """The dispatcher process: four loops, for events, deliveries, audit bundles and bulk actions.
 
     events loop:      distribute a page -> gathered notifications -> dead letters of inactive webhooks -> wait
-    deliveries loop:  record what has ended and claim what is due -> send in tasks -> wait for one to end
+    deliveries loop:  renew claims, record what has ended, claim what is due -> send in tasks -> wait for one to end
     exports loop:     claim an export job and execute it -> wait
     bulk loop:        claim a bulk action, apply its next targets, record them -> wait while no action is open
 
@@ -180,7 +180,9 @@ class DispatcherProcess:
         await database.call(queue.give_back, [delivery for _, delivery in self._sending.values()])
 
     def _exchange(self, counts: PendingCounts) -> list[ClaimedDelivery]:
-        """Record what has ended, and claim what is due. Runs in the thread of the database."""
+        """Renew claims, record what has ended, and claim what is due. Runs in the thread of the database."""
+        # Before the record, which ends claims, and before the claim, which may choose a delivery with an expired claim.
+        queue.renew_claims([delivery for _, delivery in list(self._sending.values())])
         self._record(counts)
         self._write_counts(counts)
         running = list(self._sending.values())

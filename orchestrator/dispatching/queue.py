@@ -1,7 +1,8 @@
 """Claims due deliveries, and records what became of them.
 
-A claim is a time in the row, not a lock: no transaction is open while a receiver is waited for. A webhook has ten
-places, so that a receiver in trouble holds up no other one. A receiver whose last try has failed has fewer.
+A claim is a time in the row, not a lock: no transaction is open while a receiver is waited for. The process renews it
+while it sends, because a mail has no limit of time as a whole. A webhook has ten places, so that a receiver in trouble
+holds up no other one. A receiver whose last try has failed has fewer.
 """
 
 import random
@@ -20,7 +21,8 @@ from orchestrator.webhooks.sender import TryResult
 PLACES: Final = 10  # deliveries of one webhook that are sent at a time, by all dispatchers
 PLACES_WHILE_FAILING: Final = 2
 MAIL_PLACES: Final = 4  # mails that are sent at a time
-CLAIM_TIME: Final = timedelta(seconds=60)  # four times the limit of an answer
+CLAIM_TIME: Final = timedelta(seconds=60)  # after the last renewal
+RENEW_AFTER: Final = timedelta(seconds=15)  # younger claims are not renewed: most tries end before
 MAX_RELEASED: Final = 1000  # deliveries of webhooks that are not active, by one statement
 
 _NOW: Final = "coalesce(%(now)s::timestamptz, statement_timestamp())"
@@ -103,6 +105,11 @@ _COLUMNS: Final = ("id", "claim_count", "round_tries", "tries", "event_id", "eve
 _WEBHOOK_COLUMNS: Final = (
     *("webhook_id", "webhook_ulid", "url", "sealed_secret", "sealed_former_secret", "is_failing"),
 )
+_RENEW: Final = f"""
+UPDATE deliveries d SET claimed_until = {_NOW} + %(claim_time)s
+  FROM unnest(%(ids)s::bigint[], %(claims)s::bigint[]) mine(id, claim_count)
+ WHERE d.id = mine.id AND d.claim_count = mine.claim_count
+   AND d.claimed_until < {_NOW} + %(claim_time)s - %(renew_after)s"""  # noqa: S608 our own text
 _GIVE_BACK: Final = """
 UPDATE deliveries d SET claimed_until = NULL
   FROM unnest(%(ids)s::bigint[], %(claims)s::bigint[]) mine(id, claim_count)
@@ -235,6 +242,25 @@ def release_inactive(*, now: datetime | None = None) -> int:
     """Turn pending deliveries of webhooks that are not active into dead letters. Return their number, bounded."""
     with connection.cursor() as cursor:
         cursor.execute(_RELEASE, {"now": now, "rows": MAX_RELEASED})
+        return int(cursor.rowcount)
+
+
+def renew_claims(deliveries: Sequence[ClaimedDelivery], *, now: datetime | None = None) -> int:
+    """Prolong claims that are older than `RENEW_AFTER`. A claim that was lost meanwhile is left alone.
+
+    Args:
+        deliveries: The deliveries that are being sent.
+        now: The present; by default the time of the database.
+
+    Returns:
+        The number of prolonged claims.
+    """
+    if not deliveries:
+        return 0
+    values: dict[str, Any] = {"now": now, "claim_time": CLAIM_TIME, "renew_after": RENEW_AFTER}
+    values |= {"ids": [one.id for one in deliveries], "claims": [one.claim_count for one in deliveries]}
+    with connection.cursor() as cursor:
+        cursor.execute(_RENEW, values)
         return int(cursor.rowcount)
 
 

@@ -18,10 +18,11 @@ from standardwebhooks import Webhook as Receiver
 
 from config.paths import BASE_DIR
 from orchestrator import services
+from orchestrator.dispatching import mail
 from orchestrator.dispatching.distribution import distribute_page
 from orchestrator.dispatching.process import DispatcherProcess
 from orchestrator.models import Count, Delivery, DeliveryTry, NotificationRule, Webhook
-from orchestrator.webhooks.sender import Sender
+from orchestrator.webhooks.sender import Sender, TryResult
 from runtime_jobs.db_time import database_now
 from tests.factories import ALICE, OrganizationFactory, ProjectFactory, submitted
 from tests.live_server import eventually
@@ -199,6 +200,31 @@ def test_mail_is_sent_by_the_same_process(process, settings):
     assert process.run_due() == 1
     assert outbox_of.outbox[0].subject == "[sandtrace] job.queued"
     assert Delivery.objects.get().status == "succeeded"
+
+
+def test_a_mail_that_takes_longer_than_a_claim_is_sent_and_recorded_once(process, monkeypatch):
+    sent, may_end = [], threading.Event()
+
+    def send_slowly(recipients, _body):
+        sent.append(recipients)
+        may_end.wait(60)
+        return TryResult(database_now(), 75_000, is_success=True, sentence="The mail was handed to the mail server.")
+
+    monkeypatch.setattr(mail, "send_mail", send_slowly)
+    (delivery,) = make_deliveries(make_webhook())
+    Delivery.objects.update(webhook=None, recipients=["a@example.com"])
+    with running(process):
+        eventually(lambda: sent)
+        soon = database_now() + timedelta(seconds=5)
+        Delivery.objects.update(claimed_until=soon)
+        try:
+            eventually(lambda: Delivery.objects.filter(claimed_until__gt=soon).exists())
+            assert len(sent) == 1
+        finally:
+            may_end.set()
+        eventually(lambda: Delivery.objects.filter(status="succeeded").exists())
+    delivery.refresh_from_db()
+    assert (delivery.claim_count, delivery.tries, sent) == (1, 1, [("a@example.com",)])
 
 
 def test_the_loops_send_and_record_until_they_are_stopped(hook, process):

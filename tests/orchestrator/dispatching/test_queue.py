@@ -182,6 +182,26 @@ def test_a_redelivery_begins_a_round_and_numbers_continue(webhook):
     assert DeliveryTry.objects.get().number == 9
 
 
+def test_a_renewed_claim_lasts_a_minute_from_its_renewal(webhook):
+    due(webhook)
+    claimed = claim_deliveries(1, now=NOW)
+    assert queue.renew_claims(claimed, now=NOW + queue.RENEW_AFTER) == 0, "most tries end before: no write for them"
+    expired = NOW + timedelta(seconds=61)
+    assert queue.renew_claims(claimed, now=expired) == 1, "no other process has claimed it"
+    assert claim_deliveries(1, now=expired + timedelta(seconds=59)) == []
+    assert record(claimed, result(is_success=True), now=expired) == 1
+    assert queue.renew_claims(claimed, now=expired + timedelta(seconds=60)) == 0
+    assert queue.renew_claims([]) == 0
+
+
+def test_a_lost_claim_is_not_renewed(webhook):
+    due(webhook)
+    lost = claim_deliveries(1, now=NOW)
+    claim_deliveries(1, now=NOW + timedelta(seconds=60))
+    assert queue.renew_claims(lost, now=NOW + timedelta(seconds=100)) == 0
+    assert Delivery.objects.get().claimed_until == NOW + timedelta(seconds=120)
+
+
 def test_claims_that_a_process_gives_back_are_due_at_once(webhook):
     due(webhook)
     claimed = claim_deliveries(1, now=NOW)
