@@ -34,8 +34,13 @@ def confirm_waiting_uploads(_subject: str) -> None:
     if is_file_storage():
         return
     for model in MODELS.values():
-        waiting = model._default_manager.filter(completed_at=None, is_abandoned=False)  # noqa: SLF001 Django's name
-        confirm_uploads(list(waiting[:ROWS_PER_ROUND]))
+        is_waiting, last = Q(completed_at=None, is_abandoned=False), 0
+        if model is StoredArtifact:
+            is_waiting &= Q(received_bytes=0)  # what is sent in pieces is closed by its worker
+        waiting = model._default_manager.filter(is_waiting).order_by("pk")  # noqa: SLF001 Django's name
+        while rows := list(waiting.filter(pk__gt=last)[:ROWS_PER_ROUND]):
+            confirm_uploads(rows)
+            last = rows[-1].pk
 
 
 @task("delete_stored_objects", every=lambda: timedelta(minutes=5), is_standing=True)
@@ -52,11 +57,15 @@ def delete_due_objects(now: datetime | None = None) -> int:
 
     Args:
         now: The time that decides; by default the time of the database.
+
+    Raises:
+        OSError: The storage does not answer.
     """
     time = now or database_now()
     deleted = 0
-    for model, is_due in _due(time).items():
-        rows = model._default_manager.filter(is_due, is_abandoned=False)  # noqa: SLF001 Django's name
+    for model, has_expired in _expired(time).items():
+        _abandon_late_uploads(model, time)
+        rows = model._default_manager.filter(has_expired, is_abandoned=False)  # noqa: SLF001 Django's name
         while keys := list(rows.values_list("pk", flat=True)[:ROWS_PER_ROUND]):
             services.abandon_objects(model, keys, only_incomplete=False)
         deleted += _delete_abandoned(model)
@@ -67,20 +76,39 @@ def delete_due_objects(now: datetime | None = None) -> int:
 
 
 def count_due_objects(now: datetime) -> int:
-    """Return the number of objects that `delete_due_objects` would delete."""
-    due = ((model._default_manager, is_due) for model, is_due in _due(now).items())  # noqa: SLF001 Django's name
-    return sum(rows.filter(is_due | Q(is_abandoned=True)).count() for rows, is_due in due)
+    """Return the number of objects that `delete_due_objects` would delete.
+
+    Late uploads count, also those that the bucket has received: the bucket is not asked.
+    """
+    due = ((model._default_manager, has_expired) for model, has_expired in _expired(now).items())  # noqa: SLF001 as above
+    return sum(rows.filter(_is_late(now) | has_expired | Q(is_abandoned=True)).count() for rows, has_expired in due)
 
 
-def _due(now: datetime) -> dict[type[StoredObject], Q]:
-    never_came = Q(completed_at=None, upload_until__lt=now - ABANDONED_AFTER)
+def _is_late(now: datetime) -> Q:
+    return Q(completed_at=None, upload_until__lt=now - ABANDONED_AFTER)
+
+
+def _expired(now: datetime) -> dict[type[StoredObject], Q]:
     # Artifacts of an organization in incident mode are kept. A cache can be built again.
     kept = Q(organization__slug__in=IncidentMode.objects.filter(until__gt=database_now()).values("org_slug"))
-    has_expired = Q(expires_at__lt=now) & ~kept
-    due: dict[type[StoredObject], Q] = {StoredArtifact: never_came | has_expired, CacheEntry: never_came}
+    expired: dict[type[StoredObject], Q] = {StoredArtifact: Q(expires_at__lt=now) & ~kept, CacheEntry: Q(pk__in=())}
     if days := settings.RETENTION_DAYS["caches"]:
-        due[CacheEntry] |= Q(last_used_at__lt=now - timedelta(days=days))
-    return due
+        expired[CacheEntry] = Q(last_used_at__lt=now - timedelta(days=days))
+    return expired
+
+
+def _abandon_late_uploads(model: type[StoredObject], now: datetime) -> None:
+    """Abandon uploads that never came. Those that the bucket has received become complete instead.
+
+    No process may have asked the bucket for them before: after an outage of housekeeping this is the first one.
+
+    Raises:
+        OSError: The bucket does not answer.
+    """
+    late = model._default_manager.filter(_is_late(now), is_abandoned=False).order_by("pk")  # noqa: SLF001 Django's name
+    while rows := list(late[:ROWS_PER_ROUND]):
+        confirm_uploads(rows)
+        services.abandon_objects(model, [row.pk for row in rows], only_incomplete=True)
 
 
 def _delete_abandoned(model: type[StoredObject]) -> int:

@@ -10,6 +10,7 @@ from django.utils import timezone
 
 from leases.errors import StaleLease
 from orchestrator import services
+from orchestrator.artifacts import tasks
 from orchestrator.artifacts.addresses import InvalidAddress, download_url, read_address, upload_url
 from orchestrator.artifacts.storage import ObjectPart, artifact_storage
 from orchestrator.artifacts.tasks import ABANDONED_AFTER, delete_due_objects
@@ -60,6 +61,11 @@ def send(row, content=b"abc"):
         return store_upload(read_address(token, method="PUT", now=timezone.now()), part)
     finally:
         part.discard()
+
+
+def after_uploads(row):
+    """The time from which an upload that was announced with this row is late."""
+    return row.upload_until + ABANDONED_AFTER + timedelta(seconds=1)
 
 
 def used():
@@ -323,9 +329,51 @@ class TestBucket:
 
     def test_due_objects_are_deleted_in_the_bucket(self, bucket):
         row = begin(*holder())
-        bucket.put(row.object_key, [b"abc"])
-        assert delete_due_objects(row.upload_until + ABANDONED_AFTER + timedelta(seconds=1)) == 1
+        bucket.put(row.object_key, [b"abcd"])  # not the announced size
+        assert delete_due_objects(after_uploads(row)) == 1
         assert bucket.size_of(row.object_key) is None
+
+    def test_an_upload_that_arrived_unconfirmed_is_kept_and_becomes_complete(self, bucket, monkeypatch):
+        monkeypatch.setattr(tasks, "ROWS_PER_ROUND", 1)
+        claim, worker = holder()
+        never, arrived = (begin(claim, worker, name=name) for name in ("never", "arrived"))
+        cache = begin_cache(claim, worker)
+        for row in (arrived, cache):
+            bucket.put(row.object_key, [b"abc"])
+        assert delete_due_objects(after_uploads(cache)) == 1
+        assert not StoredArtifact.objects.filter(pk=never.pk).exists()
+        for row in (arrived, cache):
+            row.refresh_from_db()
+            assert (row.completed_at is not None, row.is_abandoned) == (True, False)
+            assert bucket.size_of(row.object_key) == 3
+
+    def test_a_bucket_that_is_away_keeps_late_uploads(self, bucket, monkeypatch):
+        row = begin(*holder())
+        bucket.put(row.object_key, [b"abc"])
+
+        def fail(*_):
+            raise OSError("away")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(type(bucket), "size_of", fail)
+            with pytest.raises(OSError, match="away"):
+                delete_due_objects(after_uploads(row))
+        row.refresh_from_db()
+        assert not row.is_abandoned
+        assert bucket.size_of(row.object_key) == 3
+
+    def test_uploads_that_never_come_hide_no_later_one(self, bucket, monkeypatch):
+        monkeypatch.setattr(tasks, "ROWS_PER_ROUND", 2)
+        claim, worker = holder()
+        rows = [begin(claim, worker, name=str(number)) for number in range(6)]
+        StoredArtifact.objects.filter(pk=rows[3].pk).update(received_bytes=2)  # sent in pieces
+        caches = [begin_cache(claim, worker, key=str(number)) for number in range(3)]
+        for row in (rows[-1], caches[-1]):
+            bucket.put(row.object_key, [b"abc"])
+        tasks.confirm_waiting_uploads("")
+        for row in (rows[-1], caches[-1]):
+            row.refresh_from_db()
+            assert row.completed_at is not None
 
 
 @pytest.mark.parametrize("name", ["a", "a.b", "-x", "x.", "A_b-1.tar.gz", "a" * 100])
