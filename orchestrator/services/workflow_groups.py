@@ -41,6 +41,15 @@ def next_run_of_group(run: WorkflowRun) -> WorkflowRun | None:
     return runs.filter(hold=RunHold.CONCURRENCY).order_by("pk").first()
 
 
+def next_runs_of_groups() -> QuerySet[WorkflowRun]:
+    """Return the waiting run of each group that may execute its jobs now, as `next_run_of_group` does for one group."""
+    runs = WorkflowRun.objects.filter(_has_blocking_jobs(), conclusion=None)
+    group = ("repository_id", "concurrency_group")
+    oldest = runs.filter(hold=RunHold.CONCURRENCY).order_by(*group, "pk").distinct(*group)
+    active = runs.filter(hold="", **{name: OuterRef(name) for name in group})
+    return WorkflowRun.objects.filter(~Exists(active), pk__in=oldest.values("pk"))
+
+
 def _has_blocking_jobs() -> Exists:
     open_jobs = Job.objects.filter(batch_id=OuterRef("batch_id"), cancel_requested_at=None)
     return Exists(open_jobs.exclude(state__in=FINAL_STATES))

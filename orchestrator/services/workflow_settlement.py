@@ -10,15 +10,15 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from django.db import Error
-from django.db.models import Exists, OuterRef, Q
+from django.db.models import Exists, OuterRef, QuerySet
 
 from orchestrator.services.dependency_propagation import unblock_locked
 from orchestrator.services.unit_of_work import UnitOfWork, operation
-from orchestrator.services.workflow_groups import next_run_of_group
+from orchestrator.services.workflow_groups import next_run_of_group, next_runs_of_groups
 from orchestrator.services.workflow_runs import lock_repository
 from runtime_jobs.db_errors import is_database_unavailable
 from runtime_jobs.db_time import database_now
-from runtime_jobs.models import Job, RunHold, WorkflowRun
+from runtime_jobs.models import Job, WorkflowRun
 from runtime_jobs.rollup import roll_up
 from runtime_jobs.specs.readiness import job_ends
 from runtime_jobs.states import FINAL_STATES, JobState
@@ -99,16 +99,19 @@ def settle_pending_runs(*, limit: int) -> int:
     """Settle runs whose processes died before they could. Housekeeping calls this regularly.
 
     Args:
-        limit: The maximum number of runs.
+        limit: The maximum number of ended runs, and of concurrency groups whose next run is released.
 
     Returns:
         The number of runs that were found.
     """
     open_jobs = Job.objects.filter(batch_id=OuterRef("batch_id")).exclude(state__in=FINAL_STATES)
-    has_ended = Q(conclusion=None) & ~Exists(open_jobs)
-    waits = Q(conclusion=None, hold=RunHold.CONCURRENCY)
-    rows = WorkflowRun.objects.filter(has_ended | waits).order_by("pk").values_list("batch_id", flat=True)
-    found = list(rows[:limit])
+    ended = WorkflowRun.objects.filter(~Exists(open_jobs), conclusion=None)
+    # Not one query for both: runs that wait for an older one of their group are many, and hid ended runs behind them.
+    return sum(_settle_all(runs, limit) for runs in (ended, next_runs_of_groups()))
+
+
+def _settle_all(runs: QuerySet[WorkflowRun], limit: int) -> int:
+    found = list(runs.order_by("pk").values_list("batch_id", flat=True)[:limit])
     for batch_id in found:  # one by one: the failure of one does not keep the others from it
         settle_batches([batch_id])
     return len(found)

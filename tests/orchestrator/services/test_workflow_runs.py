@@ -406,6 +406,41 @@ def test_a_waiting_run_whose_jobs_are_all_skipped_lets_the_next_one_begin():
     assert states(last) == {"a": "queued"}
 
 
+def test_runs_that_wait_hide_no_end_from_housekeeping(monkeypatch):
+    of, runner = repository(), Runner()
+    first, *waiting = (started({"a": None}, of, top=WAITING) for _ in range(4))
+    assert runner.claim_all() == ["a"]
+    ended = started({"b": None}, repository(name="other"))
+    with monkeypatch.context() as patch:
+        patch.setattr(workflow_settlement, "settle_run", lambda **_: [])
+        runner.claim_all()
+        runner.end("b")
+    found = services.settle_pending_runs(limit=2)
+    assert reread(ended).conclusion == "success"
+    assert found == 1, "runs that must wait longer are not settled"
+    assert reread(first).conclusion is None
+    assert [reread(run).hold for run in waiting] == ["concurrency"] * 3
+
+
+def test_housekeeping_releases_the_oldest_waiting_run_of_each_group(monkeypatch):
+    busy, runner = [repository(name=name) for name in ("a", "b")], Runner()
+    for of in busy:  # their runs are older, and must wait
+        for _ in range(2):
+            started({"a": None}, of, top=WAITING)
+    assert runner.claim_all() == ["a", "a"]
+    free = [repository(name=name) for name in ("c", "d")]
+    runs = [[started({"b": None}, of, top=WAITING) for _ in range(3)] for of in free]
+    assert runner.claim_all() == ["b", "b"]
+    with monkeypatch.context() as patch:  # the processes die after the end of each run, before the release
+        patch.setattr(workflow_settlement, "_release_next", lambda *_: None)
+        for _ in free:
+            runner.end("b")
+    found = [services.settle_pending_runs(limit=1) for _ in range(3)]
+    assert [[reread(run).hold for run in group] for group in runs] == [["", "", "concurrency"]] * 2
+    assert [states(group[1]) for group in runs] == [{"b": "queued"}] * 2
+    assert found == [1, 1, 0]
+
+
 def test_a_run_may_cancel_the_older_runs_of_its_group():
     of, runner = repository(), Runner()
     running = started(CHAIN, of, top=CANCELING)
