@@ -181,6 +181,11 @@ def init_program() -> bytes:
     return b"".join(struct.pack("HBBI", *step) for step in code)
 
 
+# The kernel makes both sockets of a pair, and loads the module of their family or protocol, before it finds that the
+# family has no pairs.
+_OTHER_PAIRS = SeccompRule("socketpair", ASK_WORKER, (ArgumentTest(0, "not_among", (socket.AF_UNIX,)),))
+
+
 def common_rules() -> list[SeccompRule]:
     """Build the rules for every job, in every engine."""
     ask = ASK_WORKER  # refused by the worker, and recorded
@@ -198,6 +203,7 @@ def common_rules() -> list[SeccompRule]:
         ),
         SeccompRule("socket", ask, (internet, ArgumentTest(1, "not_among", _INTERNET_TYPES, _TYPE))),
         SeccompRule("socket", ask, (internet, ArgumentTest(2, "not_among", PROTOCOLS))),
+        _OTHER_PAIRS,
         SeccompRule("setsockopt", ERRNO | errno.ENOPROTOOPT, (ArgumentTest(1, "among", (socket.IPPROTO_TCP,)), ulp)),
         # The tracer cannot read a process that is not dumpable: names would be missing in the trace.
         SeccompRule("prctl", ask, (ArgumentTest(0, "among", (PR_SET_DUMPABLE,)),)),
@@ -266,6 +272,7 @@ def no_network_rules() -> list[SeccompRule]:
             (ArgumentTest(0, "among", (socket.AF_UNIX,)), ArgumentTest(1, "among", _CONNECTED_TYPES, _TYPE)),
         ),
         SeccompRule("socket", ASK_WORKER),
+        _OTHER_PAIRS,
         SeccompRule("socketpair", ERRNO | errno.EACCES, (ArgumentTest(1, "not_among", _CONNECTED_TYPES, _TYPE),)),
         SeccompRule("connect", ASK_WORKER),
         SeccompRule("bind", ASK_WORKER),  # a name in the abstract namespace would be the machine's

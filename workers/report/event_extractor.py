@@ -50,7 +50,7 @@ class EventExtractor:
             **dict.fromkeys(REPORTED_CALLS, _reported),
             "unshare": _unshared,
             **dict.fromkeys(("sendto", "sendmsg", "sendmmsg"), sockets.sent),
-            "socket": sockets.created,
+            **dict.fromkeys(("socket", "socketpair"), sockets.created),
             "connect": sockets.connected,
             "bind": sockets.bound,
             "listen": sockets.listened,

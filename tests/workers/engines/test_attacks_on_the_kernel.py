@@ -90,11 +90,15 @@ def test_121_only_families_of_sockets_that_namespaces_hold(bench):
     families = {"vsock": 40, "packet": 17, "alg": 38, "bluetooth": 31, "xdp": 44, "can": 29, "rds": 21, "tipc": 30}
     script = "".join(f"try({name} => sub {{ syscall 41, {number}, 3, 0 }});" for name, number in families.items())
     script += "try(raw => sub { syscall 41, 2, 3, 1 });"
+    script += 'my $pair = "\\0" x 8;' + "".join(
+        f"try(pair_{name} => sub {{ syscall 53, {number}, 5, 0, $pair }});" for name, number in families.items()
+    )
     run = bench.perl(TRY + script)
     found = results(run)
     assert found.pop("raw") == "EPERM"
     assert set(found.values()) == {"EAFNOSUPPORT"}
     assert run.seen("socket(AF_VSOCK", "EAFNOSUPPORT")
+    assert run.seen("socketpair(AF_ALG, SOCK_SEQPACKET, 0, 0x", "EAFNOSUPPORT"), "refused before a module is loaded"
 
 
 def test_121_only_protocols_that_every_machine_has_loaded(bench):
@@ -110,9 +114,20 @@ def test_121_only_protocols_that_every_machine_has_loaded(bench):
     script += "".join(
         f"try({name} => sub {{ syscall 41, {', '.join(map(str, kind))} }});" for name, kind in usual.items()
     )
+    pairs = {
+        "pair_sctp": (2, 1, 132),
+        "pair_sctp6": (10, 5, 132),
+        "pair_mptcp": (2, 1, 262),
+        "pair_netlink": (16, 3, 12),
+    }
+    script += 'my $pair = "\\0" x 8;' + "".join(
+        f"try({name} => sub {{ syscall 53, {', '.join(map(str, kind))}, $pair }});" for name, kind in pairs.items()
+    )
     run = bench.perl(TRY + script)
     found = results(run)
     assert {found.pop(name) for name in usual} == {"done"}
+    assert {found.pop(name) for name in pairs} == {"EPROTONOSUPPORT"}
+    assert run.seen("socketpair(AF_INET, SOCK_STREAM, 132, 0x", "EPROTONOSUPPORT"), "refused before a module is loaded"
     if bench.engine.name == "bubblewrap":
         assert set(found.values()) == {"EPROTONOSUPPORT"}
         assert run.seen("socket(AF_INET", "132")

@@ -102,6 +102,15 @@ def test_families_that_a_network_namespace_holds_pass(family):
     assert run(COMMON, "socket", family, 1) == ALLOW
 
 
+@pytest.mark.parametrize("code", [COMMON, ONE, CLOSED])
+@pytest.mark.parametrize("high", [0, 1 << 32])
+def test_pairs_of_sockets_are_of_the_unix_family_only(code, high):
+    assert run(code, "socketpair", high | 1, 1) == ALLOW
+    for family in (0, 2, 10, 16, 21, 30, 38, 40, 0xFFFFFFFF):
+        for kind in (1, 2, 3, 5):
+            assert run(code, "socketpair", high | family, kind) == ASK_WORKER
+
+
 def test_only_the_pinned_descriptor_is_executed():
     assert run(ONE, "execve", 1, 2, 3) == ASK_WORKER
     assert run(ONE, "execveat", 4095, 0, 0, 0, 0x1000) == ALLOW

@@ -162,6 +162,13 @@ def test_mounting_and_new_namespaces_are_attempts_to_escape():
     assert found("unshare(0x200, 0x0) = 0") == {}
 
 
+def test_a_pair_of_an_unusual_family_is_an_unusual_socket():
+    refused = "-1 EAFNOSUPPORT (Address family not supported by protocol)"
+    assert found(f"socketpair(AF_ALG, SOCK_SEQPACKET, 0, 0x7ffd) = {refused}") == {
+        "unusual_socket": ["AF_ALG (EAFNOSUPPORT)"]
+    }
+
+
 def test_signals_to_ones_own_children_are_ordinary():
     assert found("kill(12, SIGTERM) = 0", "kill(1, 0) = 0", "kill(99, SIGKILL) = -1 ESRCH (No such process)") == {}
     assert "kill_outside" in found("kill(99, SIGKILL) = -1 EPERM (Operation not permitted)")

@@ -44,7 +44,9 @@ def _arguments(request: SyscallRequest) -> str:
         path, words = _string(request, values[1]), _words(request, values[2])
         return f"{_descriptor(request, 0)}, {path}, {words}, {values[3]:#x}, {values[4]:#x}"
     if request.call == "socket":
-        return f"{_family(request.word(0))}, {_socket_type(request.word(1))}, {request.word(2)}"
+        return _socket(request)
+    if request.call == "socketpair":
+        return f"{_socket(request)}, {values[3]:#x}"
     if request.call in ("connect", "bind"):
         return f"{_descriptor(request, 0)}, {_address(request)}, {request.word(2)}"
     paths = _PATH_ARGUMENTS.get(request.call, ())
@@ -86,6 +88,10 @@ def _descriptor(request: SyscallRequest, index: int) -> str:
         return str(number)
     shown = escaped(os.fsencode(target))[1:-1].replace("<", "\\74").replace(">", "\\76")
     return f"{number}<{shown}>"
+
+
+def _socket(request: SyscallRequest) -> str:
+    return f"{_family(request.word(0))}, {_socket_type(request.word(1))}, {request.word(2)}"
 
 
 def _family(number: int) -> str:
