@@ -94,9 +94,9 @@ class EventExtractor:
 
     def _program(self, path: str, argv: tuple[str, ...], directory: str) -> Program:
         script = script_of(path, argv)
-        # `-m name` is searched on the path of the interpreter, not in the directory.
-        script_is_own = (
-            script is not None and argv[1] != "-m" and self._paths.is_own(absolute(script.encode(), directory))
+        # Python searches a module of `-m name` in the current directory first, and then where PYTHONPATH says.
+        script_is_own = script is not None and (
+            argv[1] == "-m" or self._paths.is_own(absolute(script.encode(), directory))
         )
         return program_of(path, argv, is_own=self._paths.is_own(path), script_is_own=script_is_own)
 

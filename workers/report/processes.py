@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import posixpath
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -18,7 +19,8 @@ MAX_PATH = 1024
 MAX_COMMAND = 1024
 LARGEST_PID = 1 << 22
 
-_INTERPRETERS = ("python", "node", "sh", "bash", "dash", "ruby", "perl", "php")
+# With a version or without: python3.11, and neither sha256sum nor shuf.
+_INTERPRETER = re.compile(r"(?:python|node|nodejs|sh|bash|dash|ruby|perl|php)[0-9.]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +206,7 @@ def program_of(path: str, argv: tuple[str, ...], *, is_own: bool, script_is_own:
 
 def script_of(path: str, argv: tuple[str, ...]) -> str | None:
     """Return the script or module that an interpreter runs, or None."""
-    if not posixpath.basename(path).startswith(_INTERPRETERS) or len(argv) < 2:
+    if not _INTERPRETER.fullmatch(posixpath.basename(path)) or len(argv) < 2:
         return None
     if argv[1] == "-m" and len(argv) > 2:
         return argv[2]

@@ -97,6 +97,28 @@ def test_nobody_becomes_that_tool_by_taking_its_name(program):
     assert "credential_read" in found(program, read("/home/job/.npmrc"))
 
 
+@pytest.mark.parametrize(
+    "program",
+    [
+        runs("/usr/bin/python3", "python3", "-m", "ssh"),  # ./ssh.py
+        runs("/usr/bin/python3.11", "python3.11", "-m", "ssh"),
+        runs("/usr/bin/sh", "sh", "-m", "/usr/bin/ssh"),
+        runs("/usr/bin/sha256sum", "sha256sum", "/usr/bin/ssh", "/home/job/.ssh/id_rsa"),
+        runs("/usr/bin/shuf", "shuf", "/usr/bin/ssh"),
+        runs("/usr/bin/perldoc", "perldoc", "/usr/bin/ssh"),
+    ],
+)
+def test_a_module_or_the_file_of_another_program_is_not_that_tool(program):
+    assert "credential_read" in found(program, read("/home/job/.ssh/id_rsa"))
+
+
+@pytest.mark.parametrize(
+    "interpreter", ["node", "nodejs", "node18", "python3", "python3.11", "perl5.36.0", "ruby3.1", "sh"]
+)
+def test_a_tool_of_an_interpreter_of_any_version_is_that_tool(interpreter):
+    assert found(runs(f"/usr/bin/{interpreter}", interpreter, "/usr/bin/npm"), read("/home/job/.npmrc")) == {}
+
+
 def test_git_reads_what_it_versions():
     assert found(runs("/usr/bin/git", "git", "add", "-A"), read("/job/.env")) == {}
     assert "credential_read" in found(runs("/usr/bin/git", "git", "add", "-A"), read("/home/job/.env"))
@@ -239,6 +261,12 @@ def test_a_package_s_own_script_is_worth_a_word():
     npm = runs("/usr/bin/node", "node", "/usr/bin/npm", "install")
     data = trace(npm, "vfork( <unfinished ...>") + line(runs("/bin/sh", "sh", "-c", "node install.js"), pid=501)
     assert fired(payload_of(data)) == {"install_script": ["sh -c node install.js"]}
+
+
+def test_a_shell_of_a_package_manager_that_runs_as_a_module_is_reported():
+    data = trace(runs("/usr/bin/python3", "python3", "-m", "pip"), "vfork( <unfinished ...>")
+    data += line(runs("/bin/sh", "sh", "-c", "make"), pid=501)
+    assert fired(payload_of(data)) == {"install_script": ["sh -c make"]}
 
 
 def test_a_cut_trace_is_reported():
