@@ -7,6 +7,7 @@ import time
 import pytest
 
 from workers.engines.sandbox.pumps import PipePump, TracePump, trace_fifo
+from workers.engines.tracing.strace import StraceReader, TracedCall
 
 SETUP = b"""\
 700   1795000000.000001 execve("/usr/bin/bwrap", ["bwrap"], 0x1 /* 0 vars */) = 0
@@ -128,12 +129,83 @@ def test_after_the_cut_nothing_follows():
     assert source.send(short).end().count(b"\n") <= 2
 
 
-def test_a_line_without_end_is_dropped():
-    source = tracing()
+def long_call(result: str, *, head: str = "") -> bytes:
+    """A call with arguments of 2 MiB that hold what looks like the end of the command."""
+    forged = '702   1795000000.000009 +++ exited with 0 +++", "'
+    words = (forged * (2 << 20))[: 2 << 20]
+    return f'702   1795000000.000010 execve("/x", ["{head}{words}"], 0x1 /* 9 vars */) = {result}\n'.encode()
+
+
+@pytest.mark.parametrize("size", [1, 1_000, 4_096, 65_536, 1 << 20])
+@pytest.mark.parametrize("place", range(0, 50, 7))
+def test_a_line_that_is_too_long_loses_its_middle_and_forges_no_other(size, place):
+    call = long_call("-1 E2BIG (Argument list too long)", head="x" * place)
+    after = b'702   1795000000.000020 openat(AT_FDCWD, "/etc/shadow", O_RDONLY) = -1 EACCES (Permission denied)\n'
+    got = []
+    pump = TracePump(os.open("/dev/null", os.O_RDONLY), got.append, 1 << 30, own_execs=2)
+    pump.take(SETUP + COMMAND)
+    if size == 1:  # the bytes around the place at which the line is too long, one by one
+        pump.take(call[: (1 << 20) - 100])
+        for at in range((1 << 20) - 100, (1 << 20) + 100):
+            pump.take(call[at : at + 1])
+        pump.take(call[(1 << 20) + 100 :])
+    else:
+        for at in range(0, len(call), size):
+            pump.take(call[at : at + size])
+    os.close(pump.descriptor)
+    assert not pump.has_ended
+    pump.take(after + AFTER)
+    lines = b"".join(got).splitlines()[len(COMMAND.splitlines()) :]
+    assert [lines[0][:60], lines[0][-60:], lines[1] + b"\n"] == [call[:60], call[-61:-1], after]
+    assert len(lines) == 3
+    assert len(lines[0]) < (1 << 20) + 1024
+    assert (pump.exit_code, pump.truncated) == (3, False)
+    reader = StraceReader()
+    execve = [event for event in reader.feed(b"".join(got)) if isinstance(event, TracedCall) and event.cut]
+    assert [(call.name, call.arguments[0], call.errno) for call in execve] == [("execve", b'"/x"', "E2BIG")]
+    assert reader.bad_lines == 0
+
+
+def test_the_result_of_a_line_that_is_too_long_is_its_last_one():
+    """A string in its middle, where the line is cut, may look like a result."""
+    got = []
+    pump = TracePump(os.open("/dev/null", os.O_RDONLY), got.append, 1 << 30, own_execs=2)
+    begin, end = (
+        b'702   1795000000.000010 execve("/x", ["',
+        b'"], 0x1 /* 9 vars */) = -1 ENOENT (No such file or directory)\n',
+    )
+    forged = b"x" * ((1 << 20) - len(begin) - 5) + b") = 0"
+    pump.take(SETUP + COMMAND)
+    for part in (begin + forged, b"x" * 2_000, end):
+        pump.take(part)
+    os.close(pump.descriptor)
+    [call] = [event for event in StraceReader().feed(b"".join(got)) if isinstance(event, TracedCall) and event.cut]
+    assert (call.result, call.errno) == (-1, "ENOENT")
+
+
+def test_a_line_without_end_takes_no_more_memory():
+    source = tracing(cap=1 << 30)
     source.send(SETUP, COMMAND, *[b"x" * 60_000] * 40, b"\n702   1795000000.000020 +++ exited with 0 +++\n")
-    assert len(source.end()) < len(COMMAND) + (1 << 20)
-    assert source.pump.truncated
+    assert len(source.end()) < len(COMMAND) + (1 << 20) + 1024
+    assert not source.pump.truncated
     assert source.pump.exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("end", "found"),
+    [
+        (b"exited with 7 +++", (7, None)),
+        (b"killed by SIGSEGV (core dumped) +++", (None, "SIGSEGV")),
+        (b"killed by SIGRT_3 +++", (None, "SIGRT_3")),
+        (b"exited with 7 +++ = 0", (None, None)),
+        (b"exited with 7", (None, None)),
+        (b"killed by SIGKILL (core dumped", (None, None)),
+    ],
+)
+def test_only_a_whole_line_is_the_end_of_the_command(end, found):
+    source = tracing()
+    source.send(SETUP, COMMAND, b"702   1795000000.000020 +++ " + end + b"\n").end()
+    assert (source.pump.exit_code, source.pump.killed_by) == found
 
 
 def test_a_tracer_that_died_within_a_line_has_truncated():

@@ -14,7 +14,8 @@ from pathlib import Path
 from workers.engines.contract import Sink
 
 _CHUNK = 1 << 20
-_LONGEST_LINE = 1 << 20
+_LONGEST_LINE = _CHUNK  # at least: a line within one chunk is not measured
+_TAIL = 512  # bytes of the end of a longer line, which has the result of the call
 _BEGINNING = 4096
 _IDLE_MS = 50
 _MOST_ANSWERED = 1024
@@ -78,12 +79,13 @@ class TracePump(PipePump):
     lines can be trusted; strings in later ones are escaped by strace, so no command can forge a line. From then on two
     kinds of lines are left out: those of the sandbox's first process, which is outside of the namespaces and so out of
     the command's reach, and the expected ends of its other ones. All other lines of pid 1 of the sandbox are evidence.
+    A line that is too long loses its middle: its rest is never a line of its own.
     """
 
     _EXEC = re.compile(rb"(\d+) +[\d.]+ execve(?:at)?\(")
     _CALL = re.compile(rb"(\d+) +[\d.]+ (\w+)\(")
     _EXPECTED_END = re.compile(rb"\d+ +[\d.]+ \+\+\+ (?:exited with \d+|killed by SIGKILL) \+\+\+$")
-    _ENDED = re.compile(rb" *[\d.]+ \+\+\+ (?:exited with (\d+)|killed by (SIG\w+))")
+    _ENDED = re.compile(rb" *[\d.]+ \+\+\+ (?:exited with (\d+)|killed by (SIG[\w+]+)(?: \(core dumped\))?) \+\+\+$")
 
     def __init__(self, descriptor: int, sink: Sink, cap: int, *, own_execs: int) -> None:
         super().__init__("trace", descriptor, sink, cap)
@@ -96,7 +98,7 @@ class TracePump(PipePump):
         self.command: bytes | None = None  # the pid of the command, once it was started
         self.exit_code: int | None = None
         self.killed_by: str | None = None
-        self._rest = b""
+        self._rest = self._tail = b""  # of the line that is not complete
         self._answered: deque[bytes] = deque()
         self._call_keys: Counter[tuple[bytes, ...]] = Counter()
 
@@ -112,13 +114,22 @@ class TracePump(PipePump):
             self.truncated = True  # the tracer was killed in the middle of a line
 
     def take(self, chunk: bytes) -> None:
-        lines = (self._rest + chunk).split(b"\n")
-        self._rest = lines.pop()
-        if len(self._rest) > _LONGEST_LINE:
-            self._rest, self.truncated = b"", True
+        first, *lines = chunk.split(b"\n")
+        self._keep(first)
+        if not lines:
+            return
+        lines.insert(0, self._rest + self._tail)
+        self._rest = self._tail = b""
+        self._keep(lines.pop())
         if self.command is None:
             lines = self._after_start(lines)
         self._add([line for line in lines if not self._is_own(line)])
+
+    def _keep(self, part: bytes) -> None:
+        """Add to the incomplete line; a line that is too long keeps its beginning and its last bytes."""
+        room = _LONGEST_LINE - len(self._rest)
+        self._rest += part[:room]
+        self._tail = (self._tail + part[room:])[-_TAIL:]
 
     def idle(self) -> None:
         """Add the answered calls: strace has written all that happened so far."""
