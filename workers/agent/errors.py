@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+UNKNOWN_CODE = "unknown"  # of a response that is no problem document of the server
+_FINAL_STATUSES = frozenset({400, 409, 413, 422})
+
 
 class AgentError(Exception):
     """The base class of all errors that the worker raises on purpose."""
@@ -27,6 +30,11 @@ class RequestRejected(AgentError):
         self.status = status
         self.code = code
 
+    @property
+    def is_final(self) -> bool:
+        """Report whether the server has read the message and will never accept it, whatever the worker's token."""
+        return self.status in _FINAL_STATUSES and self.code != UNKNOWN_CODE
+
 
 class LeaseRejected(RequestRejected):
     """The lease is no longer valid: stop the job and send no more messages. `reason` says why it ended."""
@@ -46,6 +54,12 @@ class ServerConflict(RequestRejected):
 
 class RequestRefused(RequestRejected):
     """Any other refusal: a missing permission, an invalid message, a path that does not exist."""
+
+
+class TransientRefusal(RequestRefused):
+    """A refusal that may end: of a token that may be rotated, or by a proxy in place of the server."""
+
+    retry_after: float | None = None
 
 
 class ServerUnreachable(AgentError):

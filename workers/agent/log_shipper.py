@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from workers.agent.errors import LeaseRejected, RequestRefused, ServerConflict, ServerUnreachable
+from workers.agent.errors import LeaseRejected, RequestRefused, ServerConflict, ServerUnreachable, TransientRefusal
 from workers.agent.retry import Backoff
 from workers.agent.sanitize import counted
 
@@ -133,7 +133,7 @@ class LogShipper:
         while not self._abandoned.is_set():
             try:
                 self._send(self._seq, chunk)
-            except ServerUnreachable as error:
+            except (ServerUnreachable, TransientRefusal) as error:
                 self._wait(self._backoff.next(error.retry_after))
             except ServerConflict as conflict:
                 if self._is_stored(conflict):

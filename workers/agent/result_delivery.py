@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from workers.agent.errors import LeaseRejected, RequestRefused, ServerConflict, ServerUnreachable
+from workers.agent.errors import LeaseRejected, RequestRejected, ServerUnreachable
 from workers.agent.failpoints import failpoint
 from workers.agent.http.client import OrchestratorClient, encoded
 from workers.agent.next_claim import NextClaim
@@ -36,7 +36,7 @@ class ResultDelivery:
     upload_seconds: float = 600.0
 
     def deliver(self, entry: SpoolEntry, *, over: threading.Event, next_claim: NextClaim | None = None) -> None:
-        """Deliver `entry` and remove it; keep it if `over` is set before that.
+        """Deliver `entry` and remove it; keep it if `over` is set before that, or if the server may accept it later.
 
         Args:
             entry: The result.
@@ -49,7 +49,10 @@ class ResultDelivery:
             self._upload(entry, over, next_claim or NextClaim())
         except LeaseRejected as stale:
             logger.warning("result dropped: the lease has ended job=%s reason=%s", job_id, stale.reason)
-        except (ServerConflict, RequestRefused) as refusal:
+        except RequestRejected as refusal:
+            if not refusal.is_final:
+                logger.warning("result kept in the spool job=%s error=%r", job_id, str(refusal))
+                return
             logger.error("result dropped: the server refused it job=%s error=%r", job_id, str(refusal))  # noqa: TRY400 - the text is all there is
         except (ServerUnreachable, UploadFailed):
             logger.warning("result kept in the spool job=%s", job_id)

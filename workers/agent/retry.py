@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import threading
 import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from workers.agent.errors import ServerUnreachable
+from workers.agent.errors import ServerUnreachable, TransientRefusal
 
+logger = logging.getLogger(__name__)
+
+# Without this bound a result of an earlier process would keep a worker with a wrong token from its claims, which say
+# what is wrong.
+MAX_REFUSED_SECONDS = 600.0
 MAX_RETRY_AFTER_SECONDS = 60.0
 T = TypeVar("T")
 
@@ -49,14 +55,23 @@ def retry(call: Callable[[], T], *, budget: Callable[[float], bool], backoff: Ba
     """Call until there is a response.
 
     Args:
-        call: May be repeated. Only ServerUnreachable is retried; every other error is raised.
+        call: May be repeated. Only ServerUnreachable and, for MAX_REFUSED_SECONDS, TransientRefusal are retried; every
+            other error is raised.
         budget: Waits so many seconds and returns whether to try again.
         backoff: The seconds between attempts.
     """
     backoff = backoff or Backoff()
+    refused_at: float | None = None
     while True:
         try:
             return call()
-        except ServerUnreachable as error:
+        except (ServerUnreachable, TransientRefusal) as error:
+            if isinstance(error, ServerUnreachable):
+                refused_at = None
+            elif refused_at is None:
+                refused_at = time.monotonic()
+                logger.warning("request refused: it is sent again error=%r", str(error))
+            elif time.monotonic() - refused_at > MAX_REFUSED_SECONDS:
+                raise
             if not budget(backoff.next(error.retry_after)):
                 raise

@@ -10,9 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from workers.agent.credentials import TokenFile
 from workers.agent.errors import AgentError, ServerUnreachable
 from workers.agent.failpoints import failpoint
-from workers.agent.http.client import BUSY, retry_after
+from workers.agent.http.client import BUSY, is_transient, retry_after
 from workers.agent.http.transport import HttpResponseData, Timeouts, Transport
 from workers.agent.retry import Backoff
 from workers.agent.sanitize import one_line
@@ -34,10 +35,11 @@ class UploadFailed(AgentError):
 
 @dataclass(frozen=True)
 class IngestClient:
-    """The client of the ingest service."""
+    """The client of the ingest service. `token`: the file to read again when ingest rejects the token."""
 
     transport: Transport
     timeouts: Timeouts = TIMEOUTS
+    token: TokenFile | None = None
 
     def store(self, job_id: str, payload: bytes, *, budget: Callable[[float], bool], fence: int | None = None) -> str:
         """Return the id of the stored run, once ingest confirms that it holds these very bytes.
@@ -66,9 +68,12 @@ class IngestClient:
         answer = self.transport.post(PATH, payload, timeouts=self.timeouts, headers=headers, on_sent=_sent)
         if answer.status in {200, 201}:
             return _run_id(answer, job_id, payload)
-        if answer.status in BUSY or answer.status >= 500:
+        if answer.status == 401 and self.token is not None:
+            self.token.reload()
+        reason = _reason(answer)
+        if answer.status in BUSY or answer.status >= 500 or is_transient(answer.status, has_problem=bool(reason)):
             raise ServerUnreachable(f"ingest: HTTP status {answer.status}", retry_after(answer))
-        raise UploadRejected(f"ingest refused the run: {answer.status} {_reason(answer)}".strip())
+        raise UploadRejected(f"ingest refused the run: {answer.status} {reason}".strip())
 
 
 def _sent() -> None:

@@ -21,7 +21,13 @@ from workers.agent.claim_loop import ClaimLoop
 from workers.agent.context import WorkerContext
 from workers.agent.crash import CrashHandler
 from workers.agent.credentials import TokenFile
-from workers.agent.errors import RequestRejected, ServerUnreachable, WorkerCrashed, WorkerStartError
+from workers.agent.errors import (
+    RequestRejected,
+    ServerUnreachable,
+    TransientRefusal,
+    WorkerCrashed,
+    WorkerStartError,
+)
 from workers.agent.heartbeat import HeartbeatSender
 from workers.agent.http.client import ClaimOffer, OrchestratorClient
 from workers.agent.http.transport import Transport
@@ -138,11 +144,10 @@ class WorkerProcess:
         own = self._options.ingest_token_file
         if own is None and origin != self._client.server:
             logger.warning("no token for INGEST_URL: runs are uploaded without one origin=%s", origin)
-        token = TokenFile(own).current if own else self._token.current if origin == self._client.server else lambda: ""
-        transport = stack.enter_context(contextlib.closing(Transport(origin, token)))
-        return ResultDelivery(
-            self._client, IngestClient(transport), ResultSpool(folder.spool), self._options.upload_seconds
-        )
+        token = TokenFile(own) if own else self._token if origin == self._client.server else None
+        transport = stack.enter_context(contextlib.closing(Transport(origin, token.current if token else lambda: "")))
+        ingest = IngestClient(transport, token=token)
+        return ResultDelivery(self._client, ingest, ResultSpool(folder.spool), self._options.upload_seconds)
 
     def _context(
         self, folder: WorkFolder, found: EngineCapabilities, delivery: ResultDelivery, stack: contextlib.ExitStack
@@ -196,7 +201,7 @@ class WorkerProcess:
             try:
                 retry(partial(self._client.fail, lease, result), budget=RetryBudget(over, SPOOL_DELIVERY_SECONDS))
                 logger.warning("job failed: an earlier process was killed while it ran job=%s", job_id)
-            except ServerUnreachable as error:
+            except (ServerUnreachable, TransientRefusal) as error:
                 logger.warning("abandoned lease left to expire job=%s error=%r", job_id, str(error))
                 continue
             except RequestRejected as rejection:

@@ -12,7 +12,8 @@ import pytest
 
 from tests.workers.agent.benches import STORED
 from tests.workers.agent.conftest import TOKEN, a_lease
-from tests.workers.agent.scripted import Answer, ScriptedServer, hang_up, problem, scripted_server, stale
+from tests.workers.agent.scripted import Answer, Handler, ScriptedServer, hang_up, problem, scripted_server, stale
+from workers.agent import retry
 from workers.agent import worker as module
 from workers.agent.errors import WorkerStartError
 from workers.agent.result_spool import ResultSpool, SpoolEntry
@@ -158,6 +159,46 @@ def test_a_lease_that_cannot_be_ended_is_tried_again_by_the_next_life(
     WorkerProcess(options, Engine()).run(once=True)
     assert server.calls[-1] == "leases"
     assert [path.suffix for path in folder.iterdir()] == [".lease"]
+
+
+@pytest.mark.parametrize("answer", [problem(401, "unauthenticated"), Answer(403, b"<html>")])
+def test_what_a_wrong_token_cannot_deliver_is_kept_for_the_next_life(
+    options: WorkerOptions, server: ScriptedServer, monkeypatch: pytest.MonkeyPatch, answer: Answer
+) -> None:
+    monkeypatch.setattr(module, "SPOOL_DELIVERY_SECONDS", 0.2)
+    monkeypatch.setattr(retry, "MAX_REFUSED_SECONDS", 0.2)
+    monkeypatch.setattr(retry.random, "uniform", lambda low, high: 0.05)
+    entry = spooled(options)
+    spool = ResultSpool(options.work_dir / "spool")
+    spool.keep_lease(options.server, abandoned := a_lease(job_id="rtj_01jabandoned"))
+    for call in ("run", "complete", "fail", "leases"):
+        server.on(call, answer)
+    with pytest.raises(WorkerStartError, match="refused the claim"):
+        WorkerProcess(options, Engine()).run(once=True)
+    assert list(spool.pending()) == [entry]
+    assert list(spool.abandoned_leases(options.server)) == [abandoned]
+
+
+def test_the_token_of_another_ingest_is_read_again_too(
+    options: WorkerOptions, other: ScriptedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retry.random, "uniform", lambda low, high: 0.01)
+    own = tmp_path / "ingest-token"
+    own.write_text("rto_ingest_old\n")
+    own.chmod(0o600)
+
+    def rejected(handler: Handler, _: object) -> None:
+        own.write_text("rto_ingest_new\n")
+        handler.answer(problem(401, "unauthenticated"))
+
+    other.on("run", rejected, STORED)
+    spooled(options)
+    WorkerProcess(replace(options, ingest_url=other.url, ingest_token_file=own), Engine()).run(once=True)
+    assert [asked.headers["Authorization"] for asked in other.received("run")] == [
+        "Bearer rto_ingest_old",
+        "Bearer rto_ingest_new",
+    ]
+    assert list((options.work_dir / "spool").iterdir()) == []
 
 
 def test_a_result_for_another_server_is_kept_and_not_shown_to_this_one(

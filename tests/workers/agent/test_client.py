@@ -14,8 +14,10 @@ from workers.agent.errors import (
     LeaseRejected,
     ProtocolError,
     RequestRefused,
+    RequestRejected,
     ServerConflict,
     ServerUnreachable,
+    TransientRefusal,
 )
 from workers.agent.http.client import ClaimOffer, HeartbeatResponse, OrchestratorClient, retry_after
 from workers.agent.http.transport import HttpResponseData as Told
@@ -171,7 +173,7 @@ def test_another_conflict_brings_its_facts(
     assert caught.value.facts["expected_seq"] == 2
 
 
-@pytest.mark.parametrize("status", [400, 401, 403, 404, 405, 413, 415, 302])
+@pytest.mark.parametrize("status", [400, 403, 404, 405, 413, 415, 302])
 def test_a_refusal_is_not_worth_another_try(
     client: OrchestratorClient, server: ScriptedServer, lease: LeasePayload, status: int
 ) -> None:
@@ -179,6 +181,44 @@ def test_a_refusal_is_not_worth_another_try(
     with pytest.raises(RequestRefused) as caught:
         client.acknowledge(lease)
     assert (caught.value.status, caught.value.code) == (status, "some_code")
+    assert not isinstance(caught.value, TransientRefusal)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        problem(401, "unauthenticated"),
+        *(Answer(status, b"<html>") for status in (301, 302, 307, 401, 403, 404, 407)),
+        Answer(403, {"message": "Forbidden"}),
+    ],
+)
+def test_a_rejected_token_and_a_refusal_of_a_proxy_may_end(
+    client: OrchestratorClient, server: ScriptedServer, lease: LeasePayload, answer: Answer
+) -> None:
+    server.on("complete", answer, Answer())
+    with pytest.raises(TransientRefusal) as caught:
+        client.complete(lease, {}, OFFER)
+    assert caught.value.status == answer.status
+    assert not caught.value.is_final
+    assert len(server.asked) == 1, "the claim is not the reason"
+
+
+@pytest.mark.parametrize(
+    ("answer", "final"),
+    [
+        *((problem(status, "some_code"), True) for status in (400, 409, 413, 422)),
+        *((problem(status, "some_code"), False) for status in (401, 402, 403, 404, 405, 415)),
+        *((Answer(status, b"<html>"), False) for status in (400, 409, 413, 422)),
+        (stale(), True),
+    ],
+)
+def test_only_a_refusal_of_the_message_by_the_server_is_final(
+    client: OrchestratorClient, server: ScriptedServer, lease: LeasePayload, answer: Answer, final: bool
+) -> None:
+    server.on("complete", answer)
+    with pytest.raises(RequestRejected) as caught:
+        client.complete(lease, {})
+    assert caught.value.is_final is final
 
 
 @pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504])
@@ -223,7 +263,7 @@ def test_a_rotated_token_is_read_again_after_a_refusal(
 ) -> None:
     server.on("acknowledge", problem(401, "unauthenticated"), Answer())
     token_file.write_text("rto_worker_rotated\n")  # type: ignore[attr-defined] # a Path
-    with pytest.raises(RequestRefused):
+    with pytest.raises(TransientRefusal):
         client.acknowledge(lease)
     client.acknowledge(lease)
     assert [asked.headers["Authorization"] for asked in server.asked] == [

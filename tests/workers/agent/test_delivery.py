@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.workers.agent.conftest import LEASE_ID
-from tests.workers.agent.scripted import Answer, ScriptedServer, hang_up, problem, stale
+from tests.workers.agent.scripted import Answer, Handler, ScriptedServer, hang_up, problem, stale
 from tests.workers.agent.test_spool import an_entry
 from workers.agent import retry
 from workers.agent.http.client import OrchestratorClient
@@ -99,7 +99,7 @@ def test_a_stale_lease_drops_the_result_with_a_line(
     assert LEASE_ID not in caplog.text
 
 
-@pytest.mark.parametrize("answer", [problem(409, "conflict"), problem(400, "invalid")])
+@pytest.mark.parametrize("answer", [problem(status, "some_code") for status in (400, 409, 413, 422)])
 def test_a_refused_end_drops_the_result(
     delivery: ResultDelivery, server: ScriptedServer, spool: ResultSpool, over: threading.Event, answer: Answer
 ) -> None:
@@ -109,6 +109,65 @@ def test_a_refused_end_drops_the_result(
     delivery.deliver(entry, over=over)
     assert len(server.received("complete")) == 1
     assert list(spool.pending()) == []
+
+
+@pytest.mark.parametrize(
+    "answer", [problem(401, "unauthenticated"), Answer(302), Answer(403, b"<html>"), Answer(404, b"<html>")]
+)
+def test_an_end_that_is_refused_for_a_while_is_sent_again(
+    delivery: ResultDelivery, server: ScriptedServer, spool: ResultSpool, over: threading.Event, answer: Answer
+) -> None:
+    server.on("run", answer, answer, STORED)
+    server.on("complete", answer, answer, Answer(200, {"status": "uploaded"}))
+    spool.put(entry := an_entry())
+    delivery.deliver(entry, over=over)
+    assert server.calls == ["run"] * 3 + ["complete"] * 3
+    assert len({asked.body for asked in server.received("complete")}) == 1, "the same message"
+    assert list(spool.pending()) == []
+
+
+def test_a_token_that_is_rejected_until_it_is_over_keeps_the_result_here(
+    delivery: ResultDelivery, server: ScriptedServer, spool: ResultSpool, over: threading.Event
+) -> None:
+    def rejected(handler: Handler, _: object) -> None:
+        if len(server.received("complete")) == 3:
+            over.set()
+        handler.answer(problem(401, "unauthenticated"))
+
+    server.on("run", STORED)
+    server.on("complete", rejected)
+    spool.put(entry := an_entry())
+    delivery.deliver(entry, over=over)
+    assert len(server.received("complete")) == 3
+    assert list(spool.pending()) == [entry]
+
+
+def test_a_token_that_stays_wrong_does_not_keep_the_slot(
+    delivery: ResultDelivery,
+    server: ScriptedServer,
+    spool: ResultSpool,
+    over: threading.Event,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(retry, "MAX_REFUSED_SECONDS", 0.2)
+    server.on("run", STORED)
+    server.on("complete", problem(401, "unauthenticated"))
+    spool.put(entry := an_entry())
+    delivery.deliver(entry, over=over)
+    assert len(server.received("complete")) > 1
+    assert list(spool.pending()) == [entry]
+
+
+@pytest.mark.parametrize("answer", [problem(403, "https_required"), problem(404, "not_found"), Answer(413, b"<html>")])
+def test_a_refusal_that_is_not_of_the_message_keeps_the_result(
+    delivery: ResultDelivery, server: ScriptedServer, spool: ResultSpool, over: threading.Event, answer: Answer
+) -> None:
+    server.on("run", STORED)
+    server.on("complete", answer)
+    spool.put(entry := an_entry())
+    delivery.deliver(entry, over=over)
+    assert len(server.received("complete")) == 1
+    assert list(spool.pending()) == [entry]
 
 
 def test_a_rejected_run_fails_the_job_without_the_payload(

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.workers.agent.scripted import wait_until
-from workers.agent.errors import LeaseRejected, RequestRefused, ServerConflict, ServerUnreachable
+from workers.agent.errors import LeaseRejected, RequestRefused, ServerConflict, ServerUnreachable, TransientRefusal
 from workers.agent.log_shipper import BUFFER_BYTES, CHUNK_BYTES, Buffer, LogShipper
 
 
@@ -93,6 +93,18 @@ def test_after_trouble_the_same_bytes_go_under_the_same_number() -> None:
     pumped(store, b"hello")
     assert store.chunks == [b"hello"]
     assert store.calls == 4
+
+
+def test_a_rejected_token_costs_no_output() -> None:
+    store = Store()
+
+    def fail(call: int) -> None:
+        if call <= 3:
+            raise TransientRefusal(401, "unauthenticated", "")
+
+    store.before = fail
+    pumped(store, b"hello", b" more")
+    assert store.text == b"hello more"
 
 
 def test_a_chunk_whose_answer_was_lost_is_there_once() -> None:

@@ -1,12 +1,26 @@
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
-from tests.workers.agent.scripted import Answer, Script, ScriptedServer, drip, endless, hang_up, problem
+from tests.workers.agent.conftest import TOKEN
+from tests.workers.agent.scripted import (
+    Answer,
+    Asked,
+    Handler,
+    Script,
+    ScriptedServer,
+    drip,
+    endless,
+    hang_up,
+    problem,
+)
+from workers.agent.credentials import TokenFile
 from workers.agent.http.transport import Timeouts, Transport
 from workers.agent.retry import RetryBudget
 from workers.agent.upload import IngestClient, UploadFailed, UploadRejected, ingest_origin
@@ -68,7 +82,7 @@ def test_retry_after_is_honoured_up_to_a_minute(ingest: IngestClient, server: Sc
     assert waits == [20, 60]
 
 
-@pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 413, 415, 422, 302])
+@pytest.mark.parametrize("status", [400, 403, 404, 409, 413, 415, 422, 302])
 def test_a_refusal_is_not_tried_again_and_says_why(
     ingest: IngestClient, server: ScriptedServer, at_once: Callable[[float], bool], status: int
 ) -> None:
@@ -76,6 +90,43 @@ def test_a_refusal_is_not_tried_again_and_says_why(
     with pytest.raises(UploadRejected, match=f"{status} validation_failed"):
         ingest.store(JOB, b"{}", budget=at_once)
     assert len(server.asked) == 1
+
+
+@pytest.mark.parametrize("status", [302, 401, 403, 404, 407])
+@pytest.mark.parametrize("body", [b"", b"<html>", {}])
+def test_a_refusal_of_a_proxy_is_tried_again(
+    ingest: IngestClient, server: ScriptedServer, at_once: Callable[[float], bool], status: int, body: object
+) -> None:
+    server.on("run", Answer(status, body), Answer(status, body), STORED)
+    assert ingest.store(JOB, b"{}", budget=at_once) == "run_1"
+    assert {asked.body for asked in server.asked} == {b"{}"}
+
+
+def test_a_rotated_token_is_read_again_when_ingest_rejects_the_old_one(
+    server: ScriptedServer, at_once: Callable[[float], bool], token_file: Path
+) -> None:
+    token = TokenFile(token_file)
+    transport = Transport(server.url, token.current)
+
+    def rejected(handler: Handler, _: Asked) -> None:
+        if len(server.received("run")) == 2:  # the operator pastes the new token a while after the old one ended
+            token_file.write_text("rto_worker_rotated\n")
+        handler.answer(problem(401, "unauthenticated"))
+
+    server.on("run", rejected, rejected, STORED)
+    with contextlib.closing(transport):
+        ingest = IngestClient(transport, Timeouts(connect=1, read=1, total=1), token)
+        assert ingest.store(JOB, b"{}", budget=at_once) == "run_1"
+    assert [asked.headers["Authorization"] for asked in server.asked] == [
+        *[f"Bearer {TOKEN}"] * 2,
+        "Bearer rto_worker_rotated",
+    ]
+
+
+def test_a_token_that_stays_wrong_ends_with_the_budget(ingest: IngestClient, server: ScriptedServer) -> None:
+    server.on("run", problem(401, "unauthenticated"))
+    with pytest.raises(UploadFailed, match="401"):
+        ingest.store(JOB, b"{}", budget=RetryBudget(threading.Event(), 0.3))
 
 
 def test_the_contract_s_own_form_of_error_is_understood(

@@ -17,12 +17,14 @@ from typing import Any
 
 from workers.agent.credentials import TokenFile
 from workers.agent.errors import (
+    UNKNOWN_CODE,
     LeaseRejected,
     ProtocolError,
     RequestRefused,
     RequestRejected,
     ServerConflict,
     ServerUnreachable,
+    TransientRefusal,
 )
 from workers.agent.failpoints import failpoint
 from workers.agent.http import wire
@@ -34,6 +36,7 @@ logger = logging.getLogger(__name__)
 
 LEASES = "/v1/runtime/leases"
 BUSY = frozenset({408, 425, 429})  # the same request may succeed later
+_OF_PROXIES = frozenset({403, 404, 407, *range(300, 400)})  # proxies and their log-in pages answer so, too
 ARTIFACT_QUOTA = "artifact_quota"  # 429 as well, but the job has all artifacts that it may have
 
 
@@ -72,7 +75,8 @@ class ClaimOffer:
 class OrchestratorClient:
     """The client.
 
-    All calls raise ServerUnreachable (retry), or LeaseRejected, ServerConflict, RequestRefused (do not retry).
+    All calls raise ServerUnreachable, TransientRefusal (retry), or LeaseRejected, ServerConflict, another
+    RequestRefused (do not retry).
     """
 
     def __init__(self, server: str, token: TokenFile, session: str) -> None:
@@ -201,6 +205,8 @@ class OrchestratorClient:
             return None
         try:
             answer = self._post_lease(lease, operation, body | {"claim_next": offer.next_body()})
+        except TransientRefusal:
+            raise
         except RequestRefused as refusal:
             self._post_lease(lease, operation, body)
             if refusal.status == 400:
@@ -269,6 +275,16 @@ def retry_after(answer: HttpResponseData) -> float | None:
         return None
 
 
+def is_transient(status: int, *, has_problem: bool) -> bool:
+    """Report whether a refused request may succeed later: the token was rejected, or a proxy answered.
+
+    Args:
+        status: The HTTP status.
+        has_problem: Whether the response has an error code of the server.
+    """
+    return status == 401 or (status in _OF_PROXIES and not has_problem)
+
+
 def _parse_response(answer: HttpResponseData) -> dict[str, Any] | None:
     if answer.status in {200, 201}:
         return _document(answer)
@@ -302,11 +318,13 @@ def _rejection(answer: HttpResponseData) -> LeaseRejected | ServerConflict | Req
 
 
 def _rejection_of(status: int, problem: dict[str, Any]) -> LeaseRejected | ServerConflict | RequestRefused:
-    code, detail = one_line(problem.get("code", "unknown"), 64), one_line(problem.get("detail", ""), 300)
+    code, detail = one_line(problem.get("code", UNKNOWN_CODE), 64), one_line(problem.get("detail", ""), 300)
     if status == 409 and code == "stale_lease":
         return LeaseRejected(one_line(problem.get("reason", "unknown"), 64))
     if status == 409:
         return ServerConflict(code, detail, problem)
+    if is_transient(status, has_problem=code != UNKNOWN_CODE):
+        return TransientRefusal(status, code, detail)
     return RequestRefused(status, code, detail)
 
 
