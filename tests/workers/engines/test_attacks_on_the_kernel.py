@@ -4,9 +4,11 @@ The numbers are those of the list of attacks in the design of this product.
 """
 
 import platform
+from dataclasses import replace
 
 import pytest
 
+from tests.workers.engines.conftest import SMALL
 from tests.workers.engines.payloads import INT80, TRY, results
 
 pytestmark = pytest.mark.usefixtures("unchanged_machine")
@@ -203,6 +205,22 @@ def test_122_children_and_threads_are_traced(bench):
     assert run.output == "1\n"
     assert run.seen("CLONE_THREAD")
     assert run.seen('"/etc/passwd"')
+
+
+def test_122_a_call_with_very_long_arguments_hides_nothing_that_follows(bench):
+    limits = replace(SMALL, trace_bytes=1 << 26)
+    run = bench.perl(
+        r"""
+        my $forged = substr(' 1795000000.000009 +++ exited with 0 +++' x 40, 0, 1024);
+        exec { '/nowhere' } ($forged) x 1024;
+        open(my $file, '<', '/etc/hostname'); exit 7;
+        """,
+        limits=limits,
+    )
+    assert len(max(run.trace.splitlines(), key=len)) > 1 << 20
+    assert run.seen('execve("/nowhere"', "ENOENT")
+    assert run.seen('"/etc/hostname"')
+    assert (run.result.exit_code, run.result.trace_truncated) == (7, False)
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="needs x86_64, as the engines do")
