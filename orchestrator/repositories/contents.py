@@ -5,7 +5,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from orchestrator.repositories.errors import CommitNotFound, FileTooLarge, GitFailed, PathNotFound, RefNotFound
+from orchestrator.repositories.errors import (
+    CommitNotFound,
+    FileTooLarge,
+    GitFailed,
+    GitLimitExceeded,
+    PathNotFound,
+    RefNotFound,
+)
 from orchestrator.repositories.git import GitLimits, run_git
 from orchestrator.repositories.mirrors import require_mirror
 from runtime_jobs.models import Repository
@@ -121,7 +128,8 @@ def changed_paths(
 
     Returns:
         The paths in order. None if they cannot be known: the mirror does not have `before`, the commits have no
-        common ancestor, or more than `MAX_CHANGED_PATHS` differ. A filter of paths must accept the event then.
+        common ancestor, more than `MAX_CHANGED_PATHS` differ, or the comparison exceeds a limit of git. A filter of
+        paths must accept the event then.
 
     Raises:
         MirrorMissing: The repository has no mirror yet.
@@ -140,11 +148,14 @@ def changed_paths(
         if from_merge_base:
             try:
                 before = run_git(mirror, "merge-base", before, after).decode().strip()
-            except GitFailed:
+            except (GitFailed, GitLimitExceeded):
                 return None
         arguments = ["diff-tree", "-r", "-z", "--name-only", "--no-renames", before, after]
     limits = GitLimits(output_bytes=64 << 20)
-    found = run_git(mirror, *arguments, limits=limits).split(b"\0")[:-1]
+    try:
+        found = run_git(mirror, *arguments, limits=limits).split(b"\0")[:-1]
+    except GitLimitExceeded:  # a repetition would exceed it again
+        return None
     if len(found) > MAX_CHANGED_PATHS:
         return None
     return tuple(sorted(path.decode(errors="surrogateescape") for path in found))

@@ -17,11 +17,12 @@ from orchestrator import services
 from orchestrator.housekeeping.queue import request_task
 from orchestrator.housekeeping.registry import PermanentFailure, SubjectGone, task
 from orchestrator.repositories.contents import changed_paths, default_ref, has_commit
-from orchestrator.repositories.errors import MirrorMissing, PathNotFound, RepositoryError
+from orchestrator.repositories.errors import MirrorMissing, PathNotFound
 from orchestrator.repositories.mirrors import update_mirror
 from orchestrator.services import WorkflowRunRequest
 from orchestrator.workflows.files import list_workflow_files, parse_file_at
 from orchestrator.workflows.schedules import store_schedules
+from runtime_jobs.db_errors import is_connection_lost
 from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import LifecycleError, QuotaContended, QuotaExceeded, WorkflowRejected
 from runtime_jobs.events import Actor
@@ -34,7 +35,7 @@ log = logging.getLogger(__name__)
 
 TRIGGER_TASK = "workflow_trigger"
 PROVIDER = Actor("client", "webhook")
-MAX_AGE = timedelta(hours=24)  # of an event whose commit cannot be fetched
+MAX_AGE_HOURS = 24  # of an event that cannot be processed
 
 
 @dataclass(frozen=True)
@@ -99,8 +100,8 @@ def process_trigger(subject: str) -> None:
 
     Raises:
         SubjectGone: The event was deleted.
-        PermanentFailure: The commit could not be fetched for `MAX_AGE`.
-        RepositoryError: The mirror cannot be read; the task is repeated.
+        PermanentFailure: The event could not be processed for `MAX_AGE_HOURS`.
+        Exception: The event cannot be processed now; the task is repeated.
     """
     trigger = WorkflowTrigger.objects.select_related("repository").filter(pk=int(subject)).first()
     if trigger is None:
@@ -109,11 +110,12 @@ def process_trigger(subject: str) -> None:
         return
     try:
         _require_commit(trigger)
-    except RepositoryError as error:
-        if database_now() - trigger.received_at > MAX_AGE:
-            raise PermanentFailure(f"{trigger.head_sha} cannot be fetched: {error}") from error
-        raise
-    _Processing(trigger).run()
+        _Processing(trigger).run()
+    except Exception as error:
+        if is_connection_lost(error) or database_now() - trigger.received_at <= timedelta(hours=MAX_AGE_HOURS):
+            raise
+        reason = f"{type(error).__name__}: {error}"
+        raise PermanentFailure(f"The event was not processed within {MAX_AGE_HOURS} hours. {reason}") from error
     trigger.processed_at = database_now()
     trigger.save(update_fields=["processed_at"])
 

@@ -4,7 +4,15 @@ import pytest
 
 from orchestrator.repositories import contents
 from orchestrator.repositories.contents import changed_paths, list_files_at, read_file_at, resolve_ref
-from orchestrator.repositories.errors import CommitNotFound, FileTooLarge, MirrorMissing, PathNotFound, RefNotFound
+from orchestrator.repositories.errors import (
+    CommitNotFound,
+    FileTooLarge,
+    GitLimitExceeded,
+    MirrorMissing,
+    PathNotFound,
+    RefNotFound,
+)
+from orchestrator.repositories.git import run_git
 from tests.orchestrator.repositories.world import added, mirrored
 from tests.workers.agent.repositories import git
 
@@ -147,6 +155,21 @@ def test_what_cannot_be_compared_is_unknown(origin, monkeypatch):
     assert changed_paths(repository, first, other, from_merge_base=True) is None
     monkeypatch.setattr(contents, "MAX_CHANGED_PATHS", 1)
     assert changed_paths(repository, first, other) is None
+
+
+@pytest.mark.parametrize("command", ["diff-tree", "merge-base"])
+def test_a_comparison_that_exceeds_a_limit_of_git_is_unknown(origin, monkeypatch, command):
+    first = origin.commit({"a": b"1"})
+    second = origin.commit({"a": b"2"}, parent=first)
+    repository = mirrored(origin)
+
+    def limited(git_dir, *arguments, **options):
+        if arguments[0] == command:
+            raise GitLimitExceeded("git took longer than 30 s.")
+        return run_git(git_dir, *arguments, **options)
+
+    monkeypatch.setattr(contents, "run_git", limited)
+    assert changed_paths(repository, first, second, from_merge_base=True) is None
 
 
 def test_without_a_mirror_nothing_is_read(origin):

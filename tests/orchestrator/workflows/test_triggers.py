@@ -3,6 +3,7 @@
 from datetime import timedelta
 
 import pytest
+from django.db import OperationalError
 
 from orchestrator.housekeeping.models import HousekeepingTask
 from orchestrator.housekeeping.process import HousekeepingProcess
@@ -13,6 +14,7 @@ from orchestrator.workflows.triggers import TriggerFacts, process_trigger, recor
 from runtime_jobs.errors import QuotaExceeded
 from runtime_jobs.models import RejectedWorkflow, WorkflowEvent, WorkflowRun, WorkflowSchedule, WorkflowTrigger
 from tests.factories import PlanFactory
+from tests.workers.agent.repositories import git
 from tests.workflow_runs import workflow_text
 
 pytestmark = pytest.mark.django_db
@@ -107,10 +109,52 @@ def test_a_commit_that_does_not_exist_is_tried_for_a_day(repository):
     with pytest.raises(RepositoryError):
         process_trigger(str(trigger.pk))
     WorkflowTrigger.objects.update(received_at=trigger.received_at - timedelta(hours=25))
-    with pytest.raises(PermanentFailure, match="cannot be fetched"):
+    with pytest.raises(PermanentFailure, match=r"within 24 hours\. CommitNotFound: "):
         process_trigger(str(trigger.pk))
     with pytest.raises(SubjectGone):
         process_trigger(str(trigger.pk + 1))
+
+
+@pytest.mark.parametrize("name", [b"a" * 250 + b".yml", b"a\xff.yml"], ids=["too long", "not UTF-8"])
+def test_a_file_whose_name_cannot_be_stored_stops_no_other_file(repository, origin, caplog, name):
+    blob = origin.blob(CI.encode())
+    listed = b"".join(b"100644 blob %b\t%b\0" % (blob.encode(), file) for file in (name, b"z.yml"))
+    tree = git("mktree", "-z", at=origin.path, send=listed)
+    for folder in reversed(FOLDER.split("/")):
+        tree = git("mktree", at=origin.path, send=f"040000 tree {tree}\t{folder}\n".encode())
+    pushed(repository, origin.commit_tree(tree))
+    processed()
+    assert runs() == [f"{FOLDER}/z.yml"]
+    assert not RejectedWorkflow.objects.exists()
+    assert not HousekeepingTask.objects.filter(kind="workflow_trigger").exists()
+    assert "is left out: its name cannot be stored" in caplog.text
+
+
+@pytest.mark.parametrize("error", [QuotaExceeded("full", limit=1, current=1, retry_after=1), ValueError("wrong")])
+def test_an_event_that_cannot_be_processed_is_tried_for_a_day(repository, origin, monkeypatch, error):
+    def fail(*_, **__):
+        raise error
+
+    monkeypatch.setattr(triggers.services, "start_workflow_run", fail)
+    pushed(repository, origin.commit(files(ci=CI)))
+    trigger = WorkflowTrigger.objects.get()
+    with pytest.raises(type(error)):
+        process_trigger(str(trigger.pk))
+    WorkflowTrigger.objects.update(received_at=trigger.received_at - timedelta(hours=25))
+    with pytest.raises(PermanentFailure, match=type(error).__name__):
+        process_trigger(str(trigger.pk))
+
+
+def test_a_lost_connection_is_no_reason_to_stop_trying(repository, origin, monkeypatch):
+    def lose(*_, **__):
+        raise OperationalError("the connection is lost")
+
+    monkeypatch.setattr(triggers.services, "start_workflow_run", lose)
+    pushed(repository, origin.commit(files(ci=CI)))
+    trigger = WorkflowTrigger.objects.get()
+    WorkflowTrigger.objects.update(received_at=trigger.received_at - timedelta(hours=25))
+    with pytest.raises(OperationalError):
+        process_trigger(str(trigger.pk))
 
 
 def test_filters_of_paths_see_what_the_push_changed(repository, origin):
