@@ -16,7 +16,7 @@ from orchestrator.workflows.files import parse_file_at
 from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import LifecycleError
 from runtime_jobs.events import SCHEDULER
-from runtime_jobs.models import Repository, WorkflowEvent, WorkflowSchedule
+from runtime_jobs.models import Repository, WorkflowEvent, WorkflowSchedule, WorkflowTrigger
 from runtime_jobs.workflows.document import Workflow
 from runtime_jobs.workflows.matching import TriggerEvent, is_triggered
 from runtime_jobs.workflows.schedules import CronSchedule
@@ -28,12 +28,20 @@ PERIOD = timedelta(seconds=15)
 PAGE = 100
 
 
-def store_schedules(repository: Repository, workflows: Mapping[str, Workflow], *, now: datetime | None = None) -> None:
+def store_schedules(
+    repository: Repository,
+    workflows: Mapping[str, Workflow],
+    *,
+    push: WorkflowTrigger | None = None,
+    now: datetime | None = None,
+) -> None:
     """Make the stored schedules of a repository equal to those of its workflow files. A schedule that stays is kept.
 
     Args:
         repository: The repository.
         workflows: The workflow files of the default branch by path.
+        push: The push that brought the files. Nothing is stored if a later push to its branch was received: the
+            processing of the later one may have ended already.
         now: The present, after which new schedules fire; by default the time of the database.
     """
     wanted = {
@@ -41,6 +49,8 @@ def store_schedules(repository: Repository, workflows: Mapping[str, Workflow], *
     }
     with transaction.atomic():
         Repository.objects.select_for_update(no_key=True).get(pk=repository.pk)
+        if push is not None and _has_later_push(push):
+            return
         stored = {(row.workflow_file, row.cron): row for row in WorkflowSchedule.objects.filter(repository=repository)}
         gone = [row.pk for key, row in stored.items() if key not in wanted]
         WorkflowSchedule.objects.filter(pk__in=gone).delete()
@@ -49,6 +59,11 @@ def store_schedules(repository: Repository, workflows: Mapping[str, Workflow], *
             next_at = schedule.next_after(present)
             if (path, cron) not in stored and next_at is not None:
                 WorkflowSchedule.objects.create(repository=repository, workflow_file=path, cron=cron, next_at=next_at)
+
+
+def _has_later_push(push: WorkflowTrigger) -> bool:
+    later = WorkflowTrigger.objects.filter(repository=push.repository_id, event=WorkflowEvent.PUSH, pk__gt=push.pk)
+    return later.filter(facts__ref=push.facts["ref"]).exists()
 
 
 @task(SCHEDULE_TASK, every=lambda: PERIOD, is_standing=True)

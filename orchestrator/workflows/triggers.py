@@ -150,10 +150,12 @@ class _Processing:
                 self._reject(path, [found.as_json() for found in parsed.diagnostics])
                 continue
             workflows[path] = parsed.workflow
-            if is_triggered(parsed.workflow.triggers, self._triggering_event()):
-                self._start(path, parsed.workflow)
+        # Before the starts: a full queue must not delay the schedules.
         if self._is_push_to_default_branch():
-            store_schedules(self._repository, workflows)
+            store_schedules(self._repository, workflows, push=self._trigger)
+        for path, workflow in workflows.items():
+            if is_triggered(workflow.triggers, self._triggering_event()):
+                self._start(path, workflow)
 
     def _triggering_event(self) -> TriggerEvent:
         """Return the event for matching. The changed paths are read from git, once."""

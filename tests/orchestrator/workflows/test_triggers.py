@@ -257,3 +257,28 @@ def test_a_push_to_the_default_branch_stores_its_schedules(repository, origin):
     pushed(repository, second, trigger_id="push:3")
     processed()
     assert WorkflowSchedule.objects.get() == stored["b"]
+
+
+NIGHTLY = workflow_text({"a": None}, on="{push: , schedule: [{cron: '0 4 * * *'}]}")
+
+
+def test_an_older_push_that_is_processed_later_stores_no_schedules(repository, origin):
+    first = origin.commit(files(ci=CI))
+    second = origin.commit(files(ci=CI, nightly=NIGHTLY), parent=first)
+    pushed(repository, first, trigger_id="push:1")
+    pushed(repository, second, trigger_id="push:2")
+    pushed(repository, first, ref="refs/heads/topic", trigger_id="push:3")
+    for trigger_id in ("push:2", "push:1", "push:3"):
+        process_trigger(str(WorkflowTrigger.objects.get(trigger_id=trigger_id).pk))
+    assert WorkflowSchedule.objects.get().workflow_file == f"{FOLDER}/nightly.yml"
+    assert runs(trigger_id="push:1") == [f"{FOLDER}/ci.yml"]
+
+
+def test_a_full_queue_does_not_delay_the_schedules(repository, origin, monkeypatch):
+    def full(*_, **__):
+        raise QuotaExceeded("full", limit=1, current=1, retry_after=1)
+
+    monkeypatch.setattr(triggers.services, "start_workflow_run", full)
+    pushed(repository, origin.commit(files(nightly=NIGHTLY)))
+    processed()
+    assert WorkflowSchedule.objects.get().workflow_file == f"{FOLDER}/nightly.yml"
