@@ -9,6 +9,7 @@ update removes what git left behind.
 import base64
 import contextlib
 import fcntl
+import logging
 import os
 import shutil
 import time
@@ -27,6 +28,8 @@ from orchestrator.repositories.git import GitLimits, run_git
 from runtime_jobs.db_functions import ClockTimestamp
 from runtime_jobs.models import Repository
 from runtime_jobs.validators import COMMIT, PATH, validate_repo_url
+
+log = logging.getLogger(__name__)
 
 CREDENTIAL: Final = "repository-credential"  # purpose of the sealed value
 COMMIT_REFS: Final = "refs/orchestrator/commits/"  # of commits that were fetched by their id
@@ -103,7 +106,8 @@ def update_mirror(repository: Repository, *, commit: str | None = None) -> None:
         update.run()
         if commit is not None:
             update.fetch_commit(commit)
-    Repository.objects.filter(pk=repository.pk).update(mirrored_at=ClockTimestamp())
+        Repository.objects.filter(pk=repository.pk).update(mirrored_at=ClockTimestamp())
+        update.join_packs()
 
 
 def delete_mirror(repository_id: int) -> None:
@@ -255,9 +259,6 @@ class _Update:
         if self._is_first:
             self._new.rename(self._mirror)
             self._git_dir = self._mirror
-        if len(list(self._git_dir.glob("objects/pack/*.pack"))) > MAX_PACKS:
-            # Unreachable commits are kept: a job may check them out.
-            self._git("repack", "-a", "-d", "--keep-unreachable", "--quiet", "--no-write-bitmap-index")
 
     def fetch_commit(self, commit: str) -> None:
         """Fetch a commit by its id, unless the mirror has it."""
@@ -270,6 +271,21 @@ class _Update:
             self._fetch(f"{commit}:{COMMIT_REFS}{commit}")
         except GitFailed as error:
             raise CommitNotFound(f"The origin does not have the commit {commit}. {error}") from None
+
+    def join_packs(self) -> None:
+        """Join the packs if there are many. The mirror is complete without it, so a failure is only logged.
+
+        Git writes the new pack before it deletes the old ones, and has twice the limit for this time.
+        """
+        if len(list(self._git_dir.glob("objects/pack/*.pack"))) <= MAX_PACKS:
+            return
+        # Unreachable commits are kept: a job may check them out.
+        arguments = ["repack", "-a", "-d", "--keep-unreachable", "--quiet", "--no-write-bitmap-index"]
+        try:
+            self._git(*arguments, watched_bytes=2 * settings.MIRROR_LIMIT_BYTES)
+        except (GitFailed, GitLimitExceeded) as error:
+            log.warning("the packs of %s were not joined: %s", self._mirror, error)
+            _remove_leftovers(self._git_dir)
 
     def _read_head(self) -> tuple[str | None, str]:
         """Return the default branch of the origin, None if the origin is empty, and its object format."""
@@ -289,7 +305,13 @@ class _Update:
         flags = ["--quiet", "--no-tags", "--no-recurse-submodules", "--no-write-fetch-head", "--no-auto-maintenance"]
         self._git("fetch", *flags, *options, "--end-of-options", self._origin.address, *refspecs)
 
-    def _git(self, *arguments: str) -> bytes:
+    def _git(self, *arguments: str, watched_bytes: int | None = None) -> bytes:
+        """Run git for the mirror.
+
+        Args:
+            arguments: The subcommand and its arguments.
+            watched_bytes: The size that the mirror may have meanwhile; by default MIRROR_LIMIT_BYTES.
+        """
         limit = settings.MIRROR_LIMIT_BYTES
         limits = GitLimits(seconds=max(0.0, self._deadline - time.monotonic()), file_bytes=limit)
         return run_git(
@@ -297,7 +319,7 @@ class _Update:
             *arguments,
             limits=limits,
             environment=self._origin.environment,
-            watch=_size_watch(self._git_dir, limit),
+            watch=_size_watch(self._git_dir, watched_bytes or limit),
             hidden=self._origin.hidden,
             inherited=[self._lock],
         )
@@ -321,7 +343,7 @@ def _size_watch(folder: Path, limit: int) -> Callable[[], str | None]:
         total = sum(_size(f"{parent}/{name}") for parent, _, names in os.walk(folder) for name in names)
         took = time.monotonic() - began
         next_at = began + took + max(MEASURE_SECONDS, 5 * took)
-        return f"The mirror has more than {limit:,} bytes (MIRROR_LIMIT_BYTES)." if total > limit else None
+        return f"The mirror has more than {limit:,} bytes (limited by MIRROR_LIMIT_BYTES)." if total > limit else None
 
     return watch
 

@@ -21,7 +21,7 @@ from orchestrator.repositories.errors import (
     MirrorMissing,
     RefNotFound,
 )
-from orchestrator.repositories.git import GitLimits, _readable, git_command
+from orchestrator.repositories.git import GitLimits, _readable, git_command, run_git
 from orchestrator.repositories.mirrors import (
     delete_mirror,
     mirror_path,
@@ -145,6 +145,61 @@ def test_many_packs_are_joined_and_no_commit_is_lost(origin, monkeypatch):
     packs = list(mirror_path(repository).glob("objects/pack/*.pack"))
     assert len(packs) <= 4
     assert all(has_commit(repository, commit) for commit in commits)
+
+
+@pytest.fixture
+def many_packs(origin, monkeypatch):
+    """A repository whose next update joins the packs of the mirror, which has random content."""
+    monkeypatch.setattr(mirrors, "MAX_PACKS", 1)
+    first = origin.commit({"a": os.urandom(1 << 18)})
+    repository = mirrored(origin)
+    origin.commit({"a": os.urandom(1 << 10)}, parent=first)
+    return repository
+
+
+def test_a_mirror_above_half_of_its_limit_joins_its_packs(many_packs, monkeypatch, settings):
+    """Git needs the place of both packs for a short time. Here they are measured at the end of it."""
+    settings.MIRROR_LIMIT_BYTES = 400 << 10
+    reasons = []
+
+    def measured(git_dir, *arguments, watch, **options):
+        if arguments[0] == "repack":
+            part = git_dir / "objects" / "pack" / "tmp_pack_x"
+            part.write_bytes(bytes(260 << 10))
+            reasons.append(watch())
+            part.unlink()
+            if reasons[-1] is not None:
+                raise GitLimitExceeded(reasons[-1])
+        return run_git(git_dir, *arguments, watch=watch, **options)
+
+    monkeypatch.setattr(mirrors, "run_git", measured)
+    update_mirror(many_packs)
+    assert reasons == [None]
+    assert len(list(mirror_path(many_packs).glob("objects/pack/*.pack"))) == 1
+
+
+@pytest.mark.parametrize("error", [GitFailed("no space left"), GitLimitExceeded("too large")])
+def test_an_update_succeeds_also_if_its_packs_cannot_be_joined(many_packs, origin, monkeypatch, caplog, error):
+    mirrored_at = Repository.objects.get().mirrored_at
+    tree = origin.git("rev-parse", "main^{tree}")
+    fork = origin.git("commit-tree", tree, "-m", "of a fork")
+    origin.git("config", "uploadpack.allowAnySHA1InWant", "true")
+
+    def failing(git_dir, *arguments, **options):
+        if arguments[0] == "repack":
+            for name in ("tmp_pack_x", ".tmp-1-pack-x.pack"):
+                (git_dir / "objects" / "pack" / name).touch()
+            raise error
+        return run_git(git_dir, *arguments, **options)
+
+    monkeypatch.setattr(mirrors, "run_git", failing)
+    update_mirror(many_packs, commit=fork)
+    assert has_commit(many_packs, fork)
+    assert resolve_ref(many_packs, "main") == origin.git("rev-parse", "main")
+    assert Repository.objects.get().mirrored_at > mirrored_at
+    assert f"were not joined: {error}" in caplog.text
+    packs = mirror_path(many_packs) / "objects" / "pack"
+    assert [path.name for path in packs.iterdir() if path.name.startswith(("tmp_", ".tmp-"))] == []
 
 
 def test_one_process_at_a_time_updates_a_mirror(origin, monkeypatch):
