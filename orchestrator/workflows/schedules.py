@@ -1,5 +1,6 @@
 """Starts the runs of schedules, from the workflow files of the default branch."""
 
+import hashlib
 import logging
 from collections.abc import Mapping
 from datetime import datetime, timedelta
@@ -17,6 +18,7 @@ from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import LifecycleError
 from runtime_jobs.events import SCHEDULER
 from runtime_jobs.models import Repository, WorkflowEvent, WorkflowSchedule, WorkflowTrigger
+from runtime_jobs.models.workflow_runs import MAX_TRIGGER_ID
 from runtime_jobs.workflows.document import Workflow
 from runtime_jobs.workflows.matching import TriggerEvent, is_triggered
 from runtime_jobs.workflows.schedules import CronSchedule
@@ -105,7 +107,6 @@ def _start(row: WorkflowSchedule) -> None:
     workflow = parse_file_at(repository, commit, row.workflow_file).workflow
     if workflow is None or not is_triggered(workflow.triggers, TriggerEvent("schedule", cron=row.cron)):
         return  # the file has changed since; the push of that change stores the schedules
-    trigger_id = f"schedule:{row.cron}:{row.next_at:%Y-%m-%dT%H:%MZ}"
     request = WorkflowRunRequest(
         repository_id=repository.pk,
         workflow_file=row.workflow_file,
@@ -114,8 +115,16 @@ def _start(row: WorkflowSchedule) -> None:
         head_ref=ref,
         event=WorkflowEvent.SCHEDULE,
         event_payload={},
-        trigger_id=trigger_id[:200],
+        trigger_id=_trigger_id(row),
         actor_name="schedule",
         correlation_id=f"schedule-{row.pk}",
     )
     services.start_workflow_run(request, default_pool=settings.DEFAULT_POOL, actor=SCHEDULER)
+
+
+def _trigger_id(row: WorkflowSchedule) -> str:
+    """Return the id of a time of a schedule. It names the expression by its digest if both do not fit."""
+    cron, time = row.cron, f"{row.next_at:%Y-%m-%dT%H:%MZ}"
+    if len(f"schedule:{cron}:{time}") > MAX_TRIGGER_ID:
+        cron = hashlib.sha256(cron.encode()).hexdigest()
+    return f"schedule:{cron}:{time}"

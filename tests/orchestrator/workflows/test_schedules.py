@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from django.db import connection
 
+from orchestrator.repositories.mirrors import update_mirror
 from orchestrator.workflows.files import parse_file_at
 from orchestrator.workflows.schedules import fire_schedules, store_schedules
 from runtime_jobs.models import WorkflowRun, WorkflowSchedule
@@ -20,8 +21,6 @@ MIDNIGHT = datetime(2026, 5, 10, tzinfo=UTC)  # a Sunday
 def scheduled(repository, origin):
     """A repository whose schedules were stored at midnight."""
     commit = origin.commit({FILE: NIGHTLY.encode()})
-    from orchestrator.repositories.mirrors import update_mirror  # noqa: PLC0415 beside its only use
-
     update_mirror(repository)
     store_schedules(repository, {FILE: parse_file_at(repository, commit, FILE).workflow}, now=MIDNIGHT)
     repository.commit = commit
@@ -47,6 +46,19 @@ def test_a_schedule_fires_at_its_time(scheduled):
 
 
 @pytest.mark.django_db
+def test_each_time_of_a_long_cron_expression_fires(repository, origin):
+    minutes, hours = ",".join(map(str, range(60))), ",".join(map(str, range(10)))
+    crons = [f"{minutes} {hours} * * {day}" for day in ("*", "0")]
+    assert all(190 < len(cron) <= 200 for cron in crons)
+    on = f"{{schedule: [{{cron: '{crons[0]}'}}, {{cron: '{crons[1]}'}}]}}"
+    commit = origin.commit({FILE: workflow_text({"a": None}, on=on).encode()})
+    update_mirror(repository)
+    store_schedules(repository, {FILE: parse_file_at(repository, commit, FILE).workflow}, now=MIDNIGHT)
+    assert [fire_schedules(now=at(0, minute)) for minute in (1, 2)] == [2, 2]
+    assert WorkflowRun.objects.count() == 4
+
+
+@pytest.mark.django_db
 def test_times_that_have_passed_fire_once(scheduled):
     assert fire_schedules(now=at(12, day=5)) == 2
     assert WorkflowRun.objects.count() == 2
@@ -55,8 +67,6 @@ def test_times_that_have_passed_fire_once(scheduled):
 
 @pytest.mark.django_db
 def test_a_schedule_that_the_file_does_not_have_any_more_starts_nothing(scheduled, origin):
-    from orchestrator.repositories.mirrors import update_mirror  # noqa: PLC0415 beside its only use
-
     origin.commit({FILE: workflow_text({"a": None}).encode()})
     update_mirror(scheduled)
     assert fire_schedules(now=at(4)) == 1
