@@ -2,7 +2,7 @@
 
 import hashlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 
 from django.conf import settings
@@ -11,9 +11,10 @@ from django.db import transaction
 from orchestrator import services
 from orchestrator.housekeeping.registry import task
 from orchestrator.repositories.contents import default_ref, resolve_ref
-from orchestrator.repositories.errors import RepositoryError
+from orchestrator.repositories.errors import PathNotFound, RepositoryError
 from orchestrator.services import WorkflowRunRequest
 from orchestrator.workflows.files import parse_file_at
+from runtime_jobs.db_errors import is_connection_lost
 from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import LifecycleError
 from runtime_jobs.events import SCHEDULER
@@ -28,6 +29,7 @@ log = logging.getLogger(__name__)
 SCHEDULE_TASK = "workflow_schedules"
 PERIOD = timedelta(seconds=15)
 PAGE = 100
+MAX_DELAY = timedelta(hours=1)  # of a time whose run cannot be started, such as when git fails
 
 
 def store_schedules(
@@ -78,33 +80,74 @@ def fire_schedules(*, now: datetime | None = None) -> int:
     """Start the runs of the schedules that are due, and return their number.
 
     Of several times that have passed meanwhile, such as while no process was running, only the first one fires. Two
-    processes start one run: the trigger id contains the time.
+    processes start one run: the trigger id contains the time. A schedule that fails stops no other one. Its time is
+    tried again for `MAX_DELAY`.
 
     Args:
         now: The present; by default the time of the database.
     """
     present = now or database_now()
-    due = WorkflowSchedule.objects.select_related("repository").filter(next_at__lte=present).order_by("next_at", "pk")
-    rows = list(due[:PAGE])
-    for row in rows:
+    number = 0
+    for row in _due_rows(present):
+        number += 1
         try:
-            _start(row)
-        except (RepositoryError, LifecycleError) as error:
-            log.warning("the schedule of %s in %s is left out: %s", row.workflow_file, row.repository, error)
-        next_at = CronSchedule.parse(row.cron).next_after(present)
-        following = WorkflowSchedule.objects.filter(pk=row.pk, next_at=row.next_at)
-        if next_at is None:
-            following.delete()
-        else:
-            following.update(next_at=next_at)
-    return len(rows)
+            _fire(row, present)
+        except Exception as error:
+            if is_connection_lost(error):
+                raise
+            is_known = isinstance(error, RepositoryError)
+            message = "the schedule of %s in %s failed; it is tried again: %s"
+            log.warning(message, row.workflow_file, row.repository, error, exc_info=not is_known)
+    return number
+
+
+def _due_rows(present: datetime) -> Iterator[WorkflowSchedule]:
+    """Yield the schedules that are due, each once: those that fail stay due, and must not hide the others."""
+    due = WorkflowSchedule.objects.select_related("repository").filter(next_at__lte=present).order_by("pk")
+    page = list(due[:PAGE])
+    while page:
+        yield from page
+        page = list(due.filter(pk__gt=page[-1].pk)[:PAGE])
+
+
+def _fire(row: WorkflowSchedule, present: datetime) -> None:
+    """Start the run of a schedule that is due, and store its next time.
+
+    Raises:
+        Exception: The run cannot be started now. The time is kept, because it is younger than `MAX_DELAY`.
+    """
+    try:
+        _start(row)
+    except LifecycleError as error:
+        log.warning("the schedule of %s in %s is left out: %s", row.workflow_file, row.repository, error)
+    except Exception as error:
+        if is_connection_lost(error) or present - row.next_at < MAX_DELAY:
+            raise
+        is_known = isinstance(error, RepositoryError)
+        message = "the schedule of %s in %s is left out: %s"
+        log.warning(message, row.workflow_file, row.repository, error, exc_info=not is_known)
+    next_at = CronSchedule.parse(row.cron).next_after(present)
+    following = WorkflowSchedule.objects.filter(pk=row.pk, next_at=row.next_at)
+    if next_at is None:
+        following.delete()
+    else:
+        following.update(next_at=next_at)
 
 
 def _start(row: WorkflowSchedule) -> None:
+    """Start the run of a schedule.
+
+    Raises:
+        RepositoryError: The mirror cannot be read.
+        LifecycleError: The run is refused.
+    """
     repository = row.repository
     ref = default_ref(repository)
     commit = resolve_ref(repository, ref)
-    workflow = parse_file_at(repository, commit, row.workflow_file).workflow
+    try:
+        workflow = parse_file_at(repository, commit, row.workflow_file).workflow
+    except PathNotFound:
+        workflow = None
     if workflow is None or not is_triggered(workflow.triggers, TriggerEvent("schedule", cron=row.cron)):
         return  # the file has changed since; the push of that change stores the schedules
     request = WorkflowRunRequest(

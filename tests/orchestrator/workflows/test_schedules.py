@@ -4,12 +4,15 @@ import threading
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from django.db import connection
+from django.db import OperationalError, connection
 
+from orchestrator.repositories.errors import GitFailed
 from orchestrator.repositories.mirrors import update_mirror
+from orchestrator.workflows import schedules
 from orchestrator.workflows.files import parse_file_at
 from orchestrator.workflows.schedules import fire_schedules, store_schedules
 from runtime_jobs.models import WorkflowRun, WorkflowSchedule
+from tests.orchestrator.repositories.world import mirrored
 from tests.workflow_runs import workflow_text
 
 FILE = ".shithub/workflows/nightly.yml"
@@ -63,6 +66,68 @@ def test_times_that_have_passed_fire_once(scheduled):
     assert fire_schedules(now=at(12, day=5)) == 2
     assert WorkflowRun.objects.count() == 2
     assert set(WorkflowSchedule.objects.values_list("next_at", flat=True)) == {at(4, day=6), at(4, 30, day=8)}
+
+
+@pytest.fixture
+def failing(monkeypatch):
+    """Returns a function that lets the start of a repository's schedules fail with an error, or with None succeed."""
+    errors, start = {}, schedules._start
+
+    def start_or_fail(row):
+        if (error := errors.get(row.repository_id)) is not None:
+            raise error
+        start(row)
+
+    monkeypatch.setattr(schedules, "_start", start_or_fail)
+    return lambda repository, error: errors.update({repository.pk: error})
+
+
+ERRORS = [GitFailed("no memory"), ValueError("unexpected")]
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("error", ERRORS)
+def test_a_time_whose_run_cannot_be_started_is_tried_for_an_hour(scheduled, failing, caplog, error):
+    failing(scheduled, error)
+    assert fire_schedules(now=at(4)) == 1
+    assert WorkflowSchedule.objects.filter(next_at=at(4)).exists()
+    assert f"it is tried again: {error}" in caplog.text
+    failing(scheduled, None)
+    assert fire_schedules(now=at(4, 59)) == 1
+    assert WorkflowRun.objects.get().trigger_id == "schedule:0 4 * * *:2026-05-10T04:00Z"
+    failing(scheduled, error)
+    assert fire_schedules(now=at(4, 59, day=1)) == 2
+    assert fire_schedules(now=at(5, day=1)) == 2
+    assert f"is left out: {error}" in caplog.text
+    assert sorted(WorkflowSchedule.objects.values_list("next_at", flat=True)) == [at(4, 30, day=1), at(4, day=2)]
+    assert WorkflowRun.objects.count() == 1
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("error", ERRORS)
+def test_a_schedule_that_fails_stops_no_other_one(scheduled, origin, failing, monkeypatch, error):
+    monkeypatch.setattr(schedules, "PAGE", 1)
+    other = mirrored(origin, full_name="acme/other", project=scheduled.project)
+    WorkflowSchedule.objects.create(repository=other, workflow_file=FILE, cron="0 4 * * *", next_at=at(4))
+    failing(scheduled, error)
+    assert fire_schedules(now=at(4)) == 2
+    assert WorkflowRun.objects.get().repository == other
+
+
+@pytest.mark.django_db
+def test_a_lost_connection_ends_the_pass(scheduled, failing):
+    failing(scheduled, OperationalError("the connection is lost"))
+    with pytest.raises(OperationalError):
+        fire_schedules(now=at(12))
+    assert WorkflowSchedule.objects.filter(next_at=at(4)).exists()
+
+
+@pytest.mark.django_db
+def test_the_schedule_of_a_deleted_file_starts_nothing(scheduled, origin):
+    origin.commit({"README": b"without workflows"})
+    update_mirror(scheduled)
+    assert fire_schedules(now=at(4)) == 1
+    assert not WorkflowSchedule.objects.filter(next_at=at(4)).exists()
 
 
 @pytest.mark.django_db
