@@ -18,7 +18,7 @@ _CHECK_VIOLATION: Final = "23514"
 
 # One snapshot of all that the claims of a token name. A row that does not exist leaves nulls.
 _COLUMNS: Final = """clock_timestamp(), token.fence, worker.worker_id, worker.state, job.job_ulid, job.state, run.id,
-       run.repository_id, job.fence, job.executing_at, job.timeout_seconds + job.timeout_grace_seconds,
+       run.repository_id, job.fence, job.executing_at, job.timeout_seconds::bigint + job.timeout_grace_seconds,
        job.cancel_requested_at IS NOT NULL, lease.id, lease.lease_ulid, lease.state, lease.ttl_seconds,
        lease.expires_at, lease.final_digest IS NOT NULL,
        coalesce((SELECT number FROM actions_token_chains c WHERE c.job_id = job.id AND c.fence = lease.fence), 0)"""

@@ -95,9 +95,13 @@ def follow_ended_dependencies(rows: RowRunner) -> int:  # noqa: ARG001 the opera
 
 def _is_overdue(now: datetime) -> LessThan:
     """Return the condition that the time limit of an executing job has passed: in SQL, since few of many are due."""
-    allowed = (Coalesce(F("timeout_seconds"), 0) + F("timeout_grace_seconds")) * Value(timedelta(seconds=1))
-    deadline = F("executing_at") + ExpressionWrapper(allowed, DurationField())
+    # The sum of both columns, which are integers of 32 bits, may exceed their type. A sum of intervals does not.
+    deadline = F("executing_at") + _seconds(Coalesce(F("timeout_seconds"), 0)) + _seconds(F("timeout_grace_seconds"))
     return LessThan(ExpressionWrapper(deadline, DateTimeField()), Value(now, DateTimeField()))
+
+
+def _seconds(number: Coalesce | F) -> ExpressionWrapper:
+    return ExpressionWrapper(number * Value(timedelta(seconds=1)), DurationField())
 
 
 def _held(rows: RowRunner) -> QuerySet[Job]:

@@ -6,14 +6,15 @@ from leases.models import Lease
 from leases.states import LeaseState
 from orchestrator import services
 from orchestrator.maintenance.leases import sweep
-from runtime_jobs.models import Job
+from runtime_jobs.models import Job, Plan
 from runtime_jobs.specs import configured_policy
 from runtime_jobs.states import FailureReason, JobState
-from tests.factories import ALICE, OPERATOR, WorkerFactory, claimed, submitted
+from tests.factories import ALICE, OPERATOR, ProjectFactory, WorkerFactory, claimed, submitted
 from tests.orchestrator.services.conftest import after
 from tests.orchestrator.services.test_heartbeat import kinds, row, speak
 
 pytestmark = pytest.mark.django_db
+LONGEST = 2**31 - 1  # seconds
 
 
 @pytest.mark.parametrize(("seconds", "state"), [(29.9, JobState.LEASED), (30, JobState.QUEUED)])
@@ -113,6 +114,21 @@ def test_each_phase_has_a_limit_of_its_own(leased, phase, limit):
     sweep(now=after(start, limit + 1))
     job = row(leased.lease)
     assert (job.state, job.failure_reason) == (JobState.FAILED, FailureReason.TIMED_OUT)
+
+
+def test_a_job_with_the_longest_time_limit_keeps_no_other_from_its_end(leased):
+    """The time limit and the grace together exceed an integer of 32 bits."""
+    Plan.objects.update(max_timeout_seconds=LONGEST)
+    submitted(ProjectFactory(), timeout_seconds=LONGEST)
+    long = claimed()
+    start = leased.lease.leased_at
+    for claim in (leased, long):
+        services.report(**speak(claim, phase="executing", now=start))
+        for beat in range(100, 400, 100):
+            services.renew(**speak(claim, now=after(start, beat)))
+    sweep(now=after(start, 361))
+    assert row(leased.lease).failure_reason == FailureReason.TIMED_OUT
+    assert row(long.lease).state == JobState.EXECUTING
 
 
 @pytest.mark.parametrize("grace", [0, 5, 200])

@@ -343,3 +343,10 @@ def test_every_claim_of_a_token_is_compared(claimed):
     }
     assert verify(claimed.token).purpose == TokenPurpose.API
     assert WorkflowRun.objects.count() == 1
+
+
+@pytest.mark.parametrize("path", CALLS)
+def test_the_longest_time_limit_with_its_grace_is_no_error(claimed, path):
+    """Together they exceed an integer of 32 bits."""
+    Job.objects.update(timeout_seconds=2**31 - 1)
+    assert call(claimed, path).status_code < 300
