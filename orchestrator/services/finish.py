@@ -176,6 +176,7 @@ def fail(
         exit_code: The exit code of the command, if it ended.
         result: The result of the job so far, a JSON object.
         unsent_run: The run of a good execution whose upload failed. It is stored so that an operator can upload it.
+            A job that only uploads a run keeps the one that it has.
         artifacts: References to artifacts.
         runner: The name of the process that executed the job, or None.
         is_final: No result can follow, because no worker has received the job.
@@ -387,7 +388,7 @@ def apply_failure(uow: UnitOfWork, locked: LockedLease, worker: Worker, message:
     save_artifacts(uow, job, message.artifacts, now=now)
     job.result = message.result
     if message.unsent_run is not None:
-        uow.extra_rows.append(UnsentRun(job=job, payload=message.unsent_run, created_at=now))
+        uow.unsent_runs.append(UnsentRun(job=job, payload=message.unsent_run, created_at=now))
     transitions.end_lease(uow, locked.lease, LeaseState.COMPLETED, reason="failed", now=now, digest=message.digest)
     end = transitions.fail_or_cancel if message.is_final else transitions.end_without_result
     end(

@@ -37,7 +37,7 @@ from orchestrator.notifications.hub import hand_over, pool_announcer
 from orchestrator.services.bulk_write import Changes, write_and_claim, write_changes
 from runtime_jobs.errors import LifecycleError, QuotaContended
 from runtime_jobs.events import EventRow
-from runtime_jobs.models import Artifact, FailureExplanation, IdempotencyKey, Job
+from runtime_jobs.models import Artifact, FailureExplanation, IdempotencyKey, Job, UnsentRun
 from runtime_jobs.states import JobState
 
 log = logging.getLogger(__name__)
@@ -67,6 +67,7 @@ class UnitOfWork:
         extra_rows: New rows of other tables.
         replays: New jobs that repeat another one. The function that inserts jobs does not know that column.
         artifacts: New artifacts. An address that the job has already is skipped.
+        unsent_runs: New runs whose upload failed. A job that has one already keeps it.
         idempotency_key: The key to bind with an optimistic write; see `IdempotentRequest.bind_with`.
         diagnoses: New explanations of failures. One that cannot be stored is logged and dropped.
         versions: The versions of the rows that an optimistic attempt has read. None in a transaction.
@@ -84,6 +85,7 @@ class UnitOfWork:
         self.extra_rows: list[Model] = []
         self.replays: list[Job] = []
         self.artifacts: list[Artifact] = []
+        self.unsent_runs: list[UnsentRun] = []
         self.diagnoses: list[FailureExplanation] = []
         self.idempotency_key: IdempotencyKey | None = None
         self._new: dict[str, Job | Lease] = {}
@@ -210,7 +212,7 @@ class UnitOfWork:
     def _lists(self) -> list[list[Any]]:
         lanes = self.lane_updates
         return [
-            *(self.events, self.extra_rows, self.replays, self.artifacts, self.diagnoses),
+            *(self.events, self.extra_rows, self.replays, self.artifacts, self.unsent_runs, self.diagnoses),
             *(lanes.entered, lanes.freed, lanes.kept),
         ]
 
@@ -253,7 +255,7 @@ class UnitOfWork:
 
     @property
     def _has_other_rows(self) -> bool:
-        return bool(self.extra_rows or self.replays or self.artifacts or self.diagnoses)
+        return bool(self.extra_rows or self.replays or self.artifacts or self.unsent_runs or self.diagnoses)
 
     def _take_changes(self) -> Changes:
         """Remove and return the collected rows and events."""
@@ -280,6 +282,9 @@ class UnitOfWork:
         if self.artifacts:
             Artifact.objects.bulk_create(self.artifacts, ignore_conflicts=True)  # each address once
             self.artifacts.clear()
+        if self.unsent_runs:
+            UnsentRun.objects.bulk_create(self.unsent_runs, ignore_conflicts=True)  # a resend fails with the same run
+            self.unsent_runs.clear()
         diagnoses, self.diagnoses = self.diagnoses, []
         if not diagnoses:
             return

@@ -6,7 +6,7 @@ import pytest
 
 from leases.errors import StaleLease
 from orchestrator import services
-from orchestrator.services import Submission
+from orchestrator.services import FailMessage, Submission
 from orchestrator.services.idempotency import IdempotentRequest
 from runtime_jobs.errors import (
     AlreadyFinal,
@@ -19,8 +19,8 @@ from runtime_jobs.errors import (
     RepositoryNotAllowed,
     TimeoutAbovePlan,
 )
-from runtime_jobs.models import Job, JobEvent
-from runtime_jobs.states import JobState
+from runtime_jobs.models import Job, JobEvent, UnsentRun
+from runtime_jobs.states import FailureReason, JobState
 from tests.factories import (
     ALICE,
     OPERATOR,
@@ -255,3 +255,29 @@ def test_a_job_that_left_no_run_cannot_be_sent_again(leased):
     services.fail(**speak(leased, reason="upload_failed"))
     with pytest.raises(NotFound):
         services.reupload(job_ulid=leased.job.job_ulid, actor=OPERATOR, reason="ingest is back")
+
+
+@pytest.fixture
+def resending(leased):
+    """The lease of an attempt that only uploads the run of the one before."""
+    services.fail(**speak(leased, reason="upload_failed", unsent_run={"number": 1}))
+    services.reupload(job_ulid=leased.job.job_ulid, actor=OPERATOR, reason="ingest is back")
+    return claimed(WorkerFactory(capabilities=["linux", "resend"]))
+
+
+def test_an_upload_that_fails_again_keeps_the_run(resending):
+    failed = services.fail(**speak(resending, reason="upload_failed", unsent_run={"number": 1}))
+    assert (failed.state, failed.failure_reason) == (JobState.FAILED, "upload_failed")
+    again = services.reupload(job_ulid=failed.job_ulid, actor=OPERATOR, reason="once more").job
+    assert again.unsent_run.payload == {"number": 1}
+
+
+def test_an_upload_that_fails_again_does_not_refuse_the_other_failures_of_its_call(resending):
+    submitted(ProjectFactory(organization__slug="other"))
+    other = claimed(resending.lease.worker)
+    run = FailMessage(FailureReason.UPLOAD_FAILED, unsent_run={"number": 1})
+    results = services.fail_many(
+        {resending.lease.lease_ulid: run, other.lease.lease_ulid: run}, worker=resending.lease.worker
+    )
+    assert [job.state for job in results.values()] == [JobState.FAILED, JobState.FAILED]
+    assert set(UnsentRun.objects.values_list("job_id", flat=True)) >= {resending.job.job_ulid, other.job.job_ulid}
