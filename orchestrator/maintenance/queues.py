@@ -1,14 +1,13 @@
 """Periodic tasks of scheduling: removal of what has expired, aging, breakers, plans, shares of fair pools."""
 
-from collections.abc import Iterable
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
 from django.conf import settings
-from django.db.models import Q
+from django.db.models import Exists, Min, OuterRef, Q
 
-from leases.models import Breaker, BreakerState, Limit
+from leases.models import Breaker, BreakerState, Limit, LimitSlot
 from leases.scheduling import periodic
 from leases.scheduling.fair_share import pools_without_a_share
 from leases.scheduling.plan_limits import organizations_with_changed_priority, organizations_with_stale_plan
@@ -62,7 +61,9 @@ def remove_expired_limits(rows: RowRunner, *, now: datetime | None = None) -> in
 
 def evaluate_breakers(rows: RowRunner, *, now: datetime | None = None) -> int:
     """Open, half-open or close the circuit breakers for which that is due."""
-    return rows.each(services.evaluate_breaker, _breakers(now or database_now()), now=now)
+    # A breaker whose evaluation has failed is skipped by its runner, and takes the place of no other one.
+    limit = MAX_ROWS + len(rows.suspended("job_type"))
+    return rows.each(services.evaluate_breaker, _breakers(now or database_now(), limit), now=now)
 
 
 def apply_aging(rows: RowRunner, *, now: datetime | None = None) -> int:  # noqa: ARG001 as every task
@@ -99,11 +100,20 @@ EVERY_ROUND = (advance_lanes, activate_due_queues, notify_throttled_pools, remov
 SLOW = (apply_aging, sync_plan_limits, sync_shares, raise_plan_priorities, remove_expired_incident_modes)
 
 
-def _breakers(now: datetime) -> Iterable[dict[str, Any]]:
-    """Return the breakers that are not closed, and those whose jobs failed recently."""
-    attended = Breaker.objects.exclude(state=BreakerState.CLOSED).values("org_slug", "job_type")
+def _breakers(now: datetime, limit: int) -> list[dict[str, Any]]:
+    """Return the breakers that are due, and the closed ones whose jobs failed recently: of each the oldest `limit`.
+
+    A half-open breaker is due when its single job has ended. An organization that submits no job keeps it half-open.
+    """
+    has_started = Exists(Limit.objects.filter(pk=OuterRef("limit_id"), max_active=0))
+    is_running = Exists(LimitSlot.objects.filter(limit_id=OuterRef("limit_id"), job_id__isnull=False))
+    is_cooled = Q(state=BreakerState.OPEN, cool_until__lte=now)
+    due = Breaker.objects.filter(is_cooled | Q(has_started, ~Q(is_running), state=BreakerState.HALF_OPEN))
+    due = due.order_by("cool_until", "pk")
     counted = Q(failure_class__in=COUNTED) | Q(job_type__in=settings.BREAKER["job_failures"])
-    lately = Job.objects.filter(counted, state=JobState.FAILED, finished_at__gt=now - LATELY)
-    failed = lately.values("org_slug", "job_type")
-    both = attended.union(failed.distinct())[:MAX_ROWS]
-    return [{"org_slug": row["org_slug"], "job_type": row["job_type"]} for row in both]
+    failed = Job.objects.filter(counted, state=JobState.FAILED, finished_at__gt=now - LATELY)
+    is_own = {"org_slug": OuterRef("org_slug"), "job_type": OuterRef("job_type")}
+    failed = failed.exclude(Exists(Breaker.objects.exclude(state=BreakerState.CLOSED).filter(**is_own)))
+    pairs = failed.values("org_slug", "job_type").annotate(since=Min("finished_at")).order_by("since")
+    names = (due.values("org_slug", "job_type"), pairs)
+    return [{"org_slug": row["org_slug"], "job_type": row["job_type"]} for rows in names for row in rows[:limit]]

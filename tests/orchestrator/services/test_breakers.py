@@ -9,7 +9,9 @@ from django.db import connection
 from leases.models import Breaker, BreakerState, Limit
 from orchestrator import services
 from orchestrator.audit.runner import run_audit
+from orchestrator.maintenance import queues
 from orchestrator.maintenance.queues import sweep_scheduling
+from orchestrator.maintenance.rows import RowRunner
 from orchestrator.models import Incident, IncidentMode
 from orchestrator.services.breakers import counts
 from runtime_jobs.db_time import database_now
@@ -321,3 +323,57 @@ class TestReset:
     def test_what_is_not_open_cannot_be_reset(self, project):
         with pytest.raises(NotFound):
             services.reset_breaker(org_slug=ORG, job_type="steps", actor=OPERATOR, reason="x")
+
+
+@pytest.mark.django_db
+class TestPages:
+    @pytest.fixture(autouse=True)
+    def small(self, monkeypatch, settings):
+        """Let one job open a breaker, and a page have one row."""
+        monkeypatch.setattr(queues, "MAX_ROWS", 1)
+        settings.BREAKER = settings.BREAKER | {"least_jobs": 1}
+
+    @pytest.fixture
+    def waiting(self, worker, settings):
+        """Half-open breakers of organizations that submit nothing more."""
+        for number in range(5):
+            run(ProjectFactory(organization=OrganizationFactory(slug=f"silent-{number}")), worker, "-")
+            services.evaluate_breaker(org_slug=f"silent-{number}", job_type="steps")
+            cool_down()
+            services.evaluate_breaker(org_slug=f"silent-{number}", job_type="steps")
+        assert set(Breaker.objects.values_list("state", flat=True)) == {HALF_OPEN}
+
+    def test_breakers_that_wait_for_a_job_hide_no_other(self, waiting, project, worker):
+        run(project, worker, "-")
+        assert state() == OPEN
+        cool_down()
+        assert state() == HALF_OPEN
+        run(project, worker, "+")
+        assert state() == CLOSED
+
+    def test_the_breaker_that_is_due_for_longest_is_first(self, worker):
+        now = database_now()
+        for slug, seconds in (("one", 1), ("two", 2)):
+            run(ProjectFactory(organization=OrganizationFactory(slug=slug)), worker, "-")
+            services.evaluate_breaker(org_slug=slug, job_type="steps")
+            Breaker.objects.filter(org_slug=slug).update(cool_until=now - timedelta(seconds=seconds))
+        sweep_scheduling()
+        assert dict(Breaker.objects.values_list("org_slug", "state")) == {"one": OPEN, "two": HALF_OPEN}
+        assert state("one") == HALF_OPEN
+
+    def test_a_breaker_whose_evaluation_fails_hides_no_other(self, project, worker, monkeypatch):
+        for slug in ("broken", ORG):
+            run(ProjectFactory(organization=OrganizationFactory(slug=slug)), worker, "-")
+            services.evaluate_breaker(org_slug=slug, job_type="steps")
+            cool_down()
+        original = services.evaluate_breaker
+
+        def evaluate(*, org_slug, **more):
+            if org_slug == "broken":
+                raise RuntimeError("a bug")
+            return original(org_slug=org_slug, **more)
+
+        monkeypatch.setattr(services, "evaluate_breaker", evaluate)
+        rows = RowRunner()
+        assert [queues.evaluate_breakers(rows), queues.evaluate_breakers(rows)] == [0, 1]
+        assert Breaker.objects.get(org_slug=ORG).state == HALF_OPEN
