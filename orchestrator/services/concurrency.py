@@ -13,6 +13,7 @@ from orchestrator.services.unit_of_work import UnitOfWork
 from runtime_jobs.db_time import database_now
 from runtime_jobs.events import Actor
 from runtime_jobs.models import Job
+from runtime_jobs.models.jobs import JobQuerySet
 from runtime_jobs.states import FINAL_STATES, CancelReason
 
 
@@ -47,18 +48,29 @@ def apply_conflict_policy(uow: UnitOfWork, job: Job, group: ConcurrencyGroup, *,
     advisory_xact_lock(JOBS_OF_KEY, f"{job.org_slug}/{group.key}")
     older = Job.objects.filter(org_slug=job.org_slug, concurrency_key=group.key).exclude(state__in=FINAL_STATES)
     if group.when_busy == OnConflict.CANCEL_OLDER:
-        locked = list(older.locked().order_by("pk"))
+        _cancel_all(uow, older, now=now, actor=actor)
+    return group.when_busy == OnConflict.DROP_NEW and older.exists()
+
+
+def _cancel_all(uow: UnitOfWork, jobs: JobQuerySet, *, now: datetime, actor: Actor) -> None:
+    """Cancel the open jobs of a group until none is left.
+
+    While a lock is waited for, its job may fail. Its automatic retry is a row that the query before could not see.
+    """
+    seen: set[int] = set()
+    while keys := set(jobs.exclude(pk__in=seen).values_list("pk", flat=True)):
+        locked = list(jobs.locked().filter(pk__in=keys).order_by("pk"))
         canceled_at = max(now, database_now())  # they may have been submitted while this one waited for the lock
-        for other in locked:
+        for job in locked:
             cancel_locked(
                 uow,
-                other,
+                job,
                 now=canceled_at,
                 actor=actor,
                 deadline_seconds=settings.CANCEL_DEADLINE_SECONDS,
                 reason=CancelReason.SUPERSEDED,
             )
-    return group.when_busy == OnConflict.DROP_NEW and older.exists()
+        seen |= keys
 
 
 def cancel_new(uow: UnitOfWork, job: Job, *, now: datetime, actor: Actor) -> Job:

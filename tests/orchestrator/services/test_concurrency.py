@@ -1,11 +1,16 @@
 """Of the jobs that name one key one runs at a time; what becomes of the others is their word."""
 
-import pytest
+import threading
 
-from leases.models import LaneQueue
+import pytest
+from django.db import connection
+
+from leases.models import LaneQueue, Lease
 from orchestrator import services
 from orchestrator.audit.runner import run_audit
 from orchestrator.services import ConcurrencyGroup, OnConflict
+from orchestrator.services.unit_of_work import UnitOfWork
+from runtime_jobs.db_time import database_now
 from runtime_jobs.models import Job
 from runtime_jobs.states import LEASED_STATES, CancelReason, FailureReason
 from tests.factories import (
@@ -19,7 +24,7 @@ from tests.factories import (
     spec,
     submission,
 )
-from tests.orchestrator.services.test_races import together
+from tests.orchestrator.services.test_races import _until_somebody_waits_for_a_lock, together
 
 pytestmark = pytest.mark.django_db
 
@@ -129,4 +134,44 @@ def test_claims_at_once_take_one_of_a_key():
     for _ in range(6):
         together(*[lambda one=one: take(one) for one in workers])
         finish(Job.objects.get(state__in=LEASED_STATES))
+    assert run_audit() == []
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_newest_cancels_also_the_automatic_retry_of_a_job_that_fails_meanwhile(monkeypatch, worker):
+    """The submit waits for the row of the job. The retry is inserted by the transaction that it waits for."""
+    project = ProjectFactory()
+    first = submit(project)
+    take(worker)
+    Lease.objects.update(expires_at=database_now())
+    written, done = threading.Event(), threading.Event()
+    original = UnitOfWork.write
+
+    def write_and_wait(uow: UnitOfWork) -> None:
+        original(uow)
+        if threading.current_thread() is expiry:
+            written.set()
+            done.wait(60)
+
+    def expire() -> None:
+        services.expire(job_ulid=first.job_ulid)
+        connection.close()
+
+    def submit_newest() -> None:
+        submit(project, when_busy=OnConflict.CANCEL_OLDER)
+        connection.close()
+
+    expiry, newest = threading.Thread(target=expire), threading.Thread(target=submit_newest)
+    monkeypatch.setattr(UnitOfWork, "write", write_and_wait)
+    expiry.start()
+    assert written.wait(60)
+    newest.start()
+    _until_somebody_waits_for_a_lock()
+    done.set()
+    expiry.join(60)
+    newest.join(60)
+    retry = Job.objects.get(retry_of_job_ulid=first.job_ulid)
+    assert ended(first)[0] == "failed"
+    assert ended(retry) == ("canceled", CancelReason.SUPERSEDED)
+    assert Job.objects.filter(state="queued").count() == 1
     assert run_audit() == []
