@@ -1,6 +1,7 @@
 """Queues a new attempt of a job that failed or was canceled: to execute it again, or to upload its run again."""
 
 from datetime import datetime
+from typing import Any
 
 from orchestrator.services import transitions
 from orchestrator.services.admission import readmit
@@ -30,6 +31,8 @@ def retry(
 ) -> OperationResult:
     """Queue a new attempt of a job. It has all automatic retries again. A lost job fails first.
 
+    The new attempt executes the job, also after an attempt that only uploaded a run: see `reupload`.
+
     A client's retry counts as a submit. An operator's retry is not refused by the quota.
 
     Args:
@@ -58,7 +61,7 @@ def retry(
         fail_lost(uow, job, now=now, actor=actor)
         transitions.mark_changed(uow, job, now)
     require_retryable(job)
-    changes = readmit(uow, job, limited=is_limited(actor))
+    changes = readmit(uow, job, limited=is_limited(actor)) | _execution_terms(job)
     successor = transitions.create_retry(uow, job, RetryKind.MANUAL, now=now, actor=actor, reason=reason, **changes)
     if idempotency:
         idempotency.bind(successor.job_ulid, now=now)
@@ -99,6 +102,16 @@ def reupload(
     successor = transitions.create_retry(uow, job, RetryKind.MANUAL, now=now, actor=actor, reason=reason, **changes)
     uow.extra_rows.append(UnsentRun(job=successor, payload=unsent.payload, created_at=now))
     return OperationResult(successor)
+
+
+def _execution_terms(job: Job) -> dict[str, Any]:
+    """Return the fields in which an attempt that executes the job differs from one that only uploads its run."""
+    if RESEND not in job.requirements:
+        return {}
+    executed = Job.objects.filter(root_job_ulid=job.root_job_ulid, attempt__lt=job.attempt)
+    executed = executed.exclude(requirements__contains=[RESEND]).order_by("-attempt")
+    terms = executed.values("requirements", "automatic_retries").first()
+    return dict(terms) if terms else {}
 
 
 def is_limited(actor: Actor) -> bool:

@@ -281,3 +281,17 @@ def test_an_upload_that_fails_again_does_not_refuse_the_other_failures_of_its_ca
     )
     assert [job.state for job in results.values()] == [JobState.FAILED, JobState.FAILED]
     assert set(UnsentRun.objects.values_list("job_id", flat=True)) >= {resending.job.job_ulid, other.job.job_ulid}
+
+
+@pytest.mark.parametrize("retries", [0, 1, 3])
+def test_a_retry_of_an_upload_that_failed_again_executes_the_job(leased, retries):
+    Job.objects.filter(pk=leased.job.pk).update(automatic_retries=retries)
+    services.fail(**speak(leased, reason="upload_failed", unsent_run={"number": 1}))
+    worker = WorkerFactory(capabilities=["linux", "resend"])
+    for _ in range(2):
+        newest = Job.objects.latest("attempt")
+        services.reupload(job_ulid=newest.job_ulid, actor=OPERATOR, reason="ingest is back")
+        failed = services.fail(**speak(claimed(worker), reason="upload_failed", unsent_run={"number": 1}))
+    retry = services.retry(job_ulid=failed.job_ulid, actor=OPERATOR, reason="execute it again").job
+    assert (retry.attempt, retry.requirements, retry.automatic_retries) == (4, ["linux"], retries)
+    assert claimed(leased.lease.worker).job.job_ulid == retry.job_ulid
