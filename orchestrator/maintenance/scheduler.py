@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from django.conf import settings
@@ -78,7 +79,7 @@ class Scheduler:
         checkpoints = CheckpointTask()
         own = (
             Task("read_results_again", self._results.advance),
-            Task("delete_old_rows", lambda _: retention.delete_some(report=self._deleted), every=SLOW_EVERY),
+            Task("delete_old_rows", partial(self._delete_old_rows, retention), every=SLOW_EVERY),
             Task("delete_idle_lanes", lambda _: idle_lanes.advance(), every=SLOW_EVERY),
             Task("delete_unnamed_outputs", lambda _: self._outputs.advance(), every=SLOW_EVERY),
             Task("delete_unused_images", lambda _: self._images.advance(), every=SLOW_EVERY),
@@ -160,6 +161,9 @@ class Scheduler:
         self._failed_runs_to_yield = min(self._failed_runs_to_yield * 2, MAX_FAILED_RUNS_TO_YIELD)
         self.leadership.release()
         self._may_lead_from = time.monotonic() + YIELD_SECONDS
+
+    def _delete_old_rows(self, retention: PruningTask, rows: RowRunner) -> None:
+        rows.failed_rows += len(retention.delete_some(report=self._deleted))
 
     def _deleted(self, table: str, rows: int) -> None:
         self._counts.add(counters.RETENTION_DELETED, table, rows)

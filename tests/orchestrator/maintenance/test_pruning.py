@@ -11,7 +11,7 @@ import pytest
 from django.contrib.admin.models import LogEntry
 from django.contrib.sessions.models import Session
 from django.core.management import call_command
-from django.db import DatabaseError, OperationalError, connection, connections, transaction
+from django.db import DatabaseError, InterfaceError, OperationalError, connection, connections, transaction
 from django.db.transaction import TransactionManagementError
 from psycopg.errors import QueryCanceled
 
@@ -22,7 +22,7 @@ from orchestrator.audit.runner import run_audit
 from orchestrator.checks import retention as retention_check
 from orchestrator.http.auth.login_throttle import LoginAttempts
 from orchestrator.ingest.models import Run
-from orchestrator.maintenance import pruning
+from orchestrator.maintenance import pruners
 from orchestrator.maintenance.pruning import PruningTask, count_old_rows
 from orchestrator.maintenance.scheduler import Scheduler
 from orchestrator.models import Count, Incident
@@ -229,7 +229,7 @@ def test_the_audit_log_of_operators_is_kept_until_a_setting_allows_its_deletion(
 
 
 def test_the_audit_log_is_deleted_in_batches(long_ago, settings, monkeypatch):
-    monkeypatch.setattr(pruning, "ROWS", 2)
+    monkeypatch.setattr(pruners, "ROWS", 2)
     settings.RETENTION_DAYS = settings.RETENTION_DAYS | {"operator_events": 30}
     for _ in range(5):
         operator_event(long_ago)
@@ -349,10 +349,135 @@ def test_a_step_that_takes_too_long_is_tried_again_with_fewer_jobs(project, long
         return original(job_ids=job_ids, **cutoffs)
 
     monkeypatch.setattr(services, "delete_finished_jobs", limited)
-    monkeypatch.setattr(pruning, "JOBS", 8)
+    monkeypatch.setattr(pruners, "JOBS", 8)
     PruningTask().delete_all()
     assert not Job.objects.exists()
     assert sizes[:3] == [5, 4, 2]
+
+
+def timed_out(*_: object, **__: object) -> None:
+    raise OperationalError("statement timeout") from QueryCanceled()
+
+
+def failing_table(monkeypatch: pytest.MonkeyPatch, error: Exception, table: str = "idempotency_keys") -> list[str]:
+    """Let each deletion in a table fail, and return the list of its tries."""
+    original, tries = pruners.TablePruner.delete, []
+
+    def delete(self: pruners.TablePruner, before: datetime, limit: int) -> int:
+        if self.table == table:
+            tries.append(self.table)
+            raise error
+        return original(self, before, limit)
+
+    monkeypatch.setattr(pruners.TablePruner, "delete", delete)
+    return tries
+
+
+def nothing(table: str, rows: int) -> None:
+    """Report no deleted rows."""
+
+
+def test_a_kind_of_rows_whose_deletion_fails_stops_no_other(project, long_ago, monkeypatch, caplog):
+    ended(submitted(project, now=long_ago), long_ago)
+    tries, clock = failing_table(monkeypatch, ZeroDivisionError()), [0.0]
+    task = PruningTask(monotonic=lambda: clock[0])
+    assert [type(error) for error in task.delete_some(report=nothing)] == [ZeroDivisionError]
+    assert not Job.objects.exists()
+    assert "TablePruner of idempotency_keys failed; it is tried again in 600 seconds" in caplog.text
+    for seconds, number in ((599.0, 1), (600.0, 2)):
+        clock[0] = seconds
+        task.delete_some(report=nothing)
+        assert len(tries) == number
+
+
+def test_a_lost_connection_ends_the_retention_of_a_round(monkeypatch):
+    failing_table(monkeypatch, InterfaceError("the connection is closed"))
+    with pytest.raises(InterfaceError):
+        PruningTask().delete_some(report=nothing)
+
+
+def test_the_command_deletes_the_other_rows_and_fails(project, long_ago, monkeypatch):
+    ended(submitted(project, now=long_ago), long_ago)
+    failing_table(monkeypatch, ZeroDivisionError())
+    with pytest.raises(ZeroDivisionError):
+        call_command("prune", stdout=StringIO())
+    assert not Job.objects.exists()
+
+
+def test_the_scheduler_counts_a_kind_of_rows_whose_deletion_fails(monkeypatch):
+    failing_table(monkeypatch, ZeroDivisionError())
+    assert Scheduler(period=1).round()
+    assert Count.objects.get(name="scheduler_row_failures", detail="delete_old_rows").value == 1
+    assert not Count.objects.filter(name="scheduler_task_failures").exists()
+
+
+def test_rows_of_a_table_that_take_too_long_are_deleted_in_smaller_steps(monkeypatch):
+    expired = database_now() - timedelta(minutes=1)
+    for number in range(5):
+        LoginAttempts.objects.create(key=bytes([number]) * 32, attempts=5, window_ends_at=expired)
+    original, limits = pruners.TablePruner.delete, []
+
+    def delete(self: pruners.TablePruner, before: datetime, limit: int) -> int:
+        if self.table == "login_attempts":
+            limits.append(limit)
+            if limit > 2:
+                timed_out()
+        return original(self, before, limit)
+
+    monkeypatch.setattr(pruners.TablePruner, "delete", delete)
+    monkeypatch.setattr(pruners, "ROWS", 8)
+    assert PruningTask().delete_all()["login_attempts"] == 5
+    assert limits[:3] == [8, 4, 2]
+
+
+def test_a_row_of_a_table_that_takes_too_long_alone_fails(monkeypatch):
+    monkeypatch.setattr(pruners, "ROWS", 1)
+    error = OperationalError("statement timeout")
+    error.__cause__ = QueryCanceled()
+    failing_table(monkeypatch, error)
+    assert PruningTask().delete_some(report=nothing) == [error]
+
+
+def test_a_job_whose_deletion_takes_too_long_is_skipped_until_the_next_pass(project, long_ago, monkeypatch, caplog):
+    jobs = [ended(submitted(project, now=long_ago), long_ago) for _ in range(5)]
+    original, clock = services.delete_finished_jobs, [0.0]
+
+    def limited(*, job_ids, **cutoffs):
+        if jobs[1].pk in job_ids:
+            timed_out()
+        return original(job_ids=job_ids, **cutoffs)
+
+    task = PruningTask(monotonic=lambda: clock[0])
+    monkeypatch.setattr(services, "delete_finished_jobs", limited)
+    assert task.delete_some(report=nothing) == []
+    assert kept() == {jobs[1].job_ulid}
+    assert f"JobPruner of jobs skips row {jobs[1].pk}, whose deletion failed" in caplog.text
+    monkeypatch.setattr(services, "delete_finished_jobs", original)
+    clock[0] = 600.0
+    task.delete_some(report=nothing)
+    assert kept() == set()
+
+
+def test_where_the_deletion_of_several_jobs_fails_the_pass_ends_and_continues_behind_them(
+    project, long_ago, monkeypatch, caplog
+):
+    jobs = [ended(submitted(project, now=long_ago), long_ago) for _ in range(4)]
+    original, clock = services.delete_finished_jobs, [0.0]
+    task = PruningTask(monotonic=lambda: clock[0])
+    monkeypatch.setattr(pruners, "MAX_SKIPPED", 2)
+    monkeypatch.setattr(services, "delete_finished_jobs", timed_out)
+    assert [type(error) for error in task.delete_some(report=nothing)] == [OperationalError]
+    assert caplog.text.count("skips row") == 1
+    clock[0], deleted = 600.0, []
+
+    def recorded(*, job_ids, **cutoffs):
+        deleted.extend(job_ids)
+        return original(job_ids=job_ids, **cutoffs)
+
+    monkeypatch.setattr(services, "delete_finished_jobs", recorded)
+    task.delete_some(report=nothing)
+    assert deleted[0] == jobs[2].pk
+    assert kept() == set()
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,10 @@ from django.db import connection
 from orchestrator import services
 from orchestrator.counters import write_counts
 from orchestrator.job_tokens.models import TokenChain
-from orchestrator.maintenance import pruning
+from orchestrator.maintenance import pruners
+from orchestrator.maintenance.pruners import LogPruner, StoredLogPruner
 from orchestrator.maintenance.pruning import (
-    LogPruner,
     PruningTask,
-    StoredLogPruner,
     count_everything,
     count_old_rows,
     delete_everything,
@@ -229,7 +228,7 @@ def test_a_stored_log_of_another_type_is_deleted_after_the_period_of_logs(reposi
 
 
 def test_a_pass_begins_where_the_last_one_ended_and_once_a_day_with_the_oldest_log(repository, monkeypatch):
-    monkeypatch.setattr(pruning, "LOG_CHUNKS", 1)
+    monkeypatch.setattr(pruners, "LOG_CHUNKS", 1)
     now, clock = database_now(), [0.0]
     for _ in range(3):
         run_ended(repository, 100)
@@ -246,10 +245,10 @@ def test_a_pass_begins_where_the_last_one_ended_and_once_a_day_with_the_oldest_l
     stored_log(repository, 100)
     assert steps() >= 2
     assert StepLog.objects.count() == 3
-    clock[0] = pruning.RESTART_SECONDS + 1
+    clock[0] = pruners.RESTART_SECONDS + 1
     steps()
     assert steps() >= 4
-    assert isinstance(LogPruner(), pruning.WindowPruner)
+    assert isinstance(LogPruner(), pruners.WindowPruner)
 
 
 # --- what events leave behind -----------------------------------------------------------------------------------------
