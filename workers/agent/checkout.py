@@ -254,21 +254,29 @@ def open_directory(workspace: Path, working_directory: str) -> Iterator[Path]:
     """Open a directory of the workspace, and yield a path that leads to it whatever becomes of its name.
 
     Raises:
-        CheckoutFailed: `working_directory` is no directory below `workspace`, or has a link in its path.
+        CheckoutFailed: `working_directory` is no directory below `workspace`, has a link in its path, or is closed to
+            this account.
     """
-    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-    descriptor = os.open(workspace, flags)
+    descriptor = _open_directory(workspace, _steps(working_directory))
     try:
-        try:
-            for name in _steps(working_directory):
-                below = os.open(name, flags, dir_fd=descriptor)
-                os.close(descriptor)
-                descriptor = below
-        except (OSError, ValueError):
-            raise CheckoutFailed("the working directory is not a directory of the repository") from None
         yield Path(f"/proc/self/fd/{descriptor}")
     finally:
         os.close(descriptor)
+
+
+def _open_directory(workspace: Path, names: list[str]) -> int:
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        descriptor = os.open(workspace, flags)
+        for name in names:
+            try:
+                below = os.open(name, flags, dir_fd=descriptor)
+            finally:
+                os.close(descriptor)
+            descriptor = below
+    except (OSError, ValueError):
+        raise CheckoutFailed("the working directory is not a directory of the repository") from None
+    return descriptor
 
 
 def _steps(path: str) -> list[str]:

@@ -57,7 +57,7 @@ class RequestRefused(RequestRejected):
 
 
 class TransientRefusal(RequestRefused):
-    """A refusal that may end: of a token that may be rotated, or by a proxy in place of the server."""
+    """The same request may succeed later: the token may be rotated, or a proxy answered in place of the server."""
 
     retry_after: float | None = None
 

@@ -172,7 +172,7 @@ class JobRunner:
                     source.repo_url, source.git_commit, into=workspace, owner=owner, stop=self._stop
                 )
             with open_directory(workspace, self._job.work.working_directory):
-                pass
+                pass  # refused before anything is executed
         except CheckoutFailed as failure:
             raise JobFailed("checkout_failed", str(failure)) from None
         except CheckoutStopped:

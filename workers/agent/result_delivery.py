@@ -28,12 +28,21 @@ MAX_ENCLOSED_BYTES = 1_000_000
 
 @dataclass(frozen=True)
 class ResultDelivery:
-    """Delivers results. `upload_seconds`: how long an upload is tried in total."""
+    """Delivers results.
+
+    Attributes:
+        client: The server.
+        ingest: The ingest service.
+        spool: The results on disk.
+        upload_seconds: How long an upload is tried.
+        message_seconds: How long a final message is tried.
+    """
 
     client: OrchestratorClient
     ingest: IngestClient
     spool: ResultSpool
     upload_seconds: float = 600.0
+    message_seconds: float = float("inf")
 
     def deliver(self, entry: SpoolEntry, *, over: threading.Event, next_claim: NextClaim | None = None) -> None:
         """Deliver `entry` and remove it; keep it if `over` is set before that, or if the server may accept it later.
@@ -82,14 +91,19 @@ class ResultDelivery:
     def _complete(self, entry: SpoolEntry, run_id: str, over: threading.Event, next_claim: NextClaim) -> None:
         result = {"ingest_run_id": run_id, "uploaded_at": datetime.now(UTC).isoformat(), **entry.final}
         failpoint("worker.complete.send")
-        next_claim.send(lambda offer: self.client.complete(entry.lease, result, offer), budget=RetryBudget(over))
+        next_claim.send(
+            lambda offer: self.client.complete(entry.lease, result, offer),
+            budget=RetryBudget(over, self.message_seconds),
+        )
         logger.info("result uploaded job=%s run=%s", entry.lease.job.job_id, run_id)
 
     def _report(self, entry: SpoolEntry, over: threading.Event, next_claim: NextClaim) -> None:
         """Send the final message of a job that has no run."""
         call = self.client.fail if entry.final["status"] == "failed" else self.client.complete
         failpoint("worker.complete.send")
-        next_claim.send(lambda offer: call(entry.lease, entry.final, offer), budget=RetryBudget(over))
+        next_claim.send(
+            lambda offer: call(entry.lease, entry.final, offer), budget=RetryBudget(over, self.message_seconds)
+        )
         logger.info("job ended job=%s status=%s", entry.lease.job.job_id, entry.final["status"])
 
     def _fail(self, entry: SpoolEntry, result: dict[str, Any], over: threading.Event, next_claim: NextClaim) -> None:
@@ -98,7 +112,12 @@ class ResultDelivery:
         )
         code = entry.final.get("exit_code")
         result |= {} if code is None else {"exit_code": code}
-        next_claim.send(lambda offer: self.client.fail(entry.lease, result, offer), budget=RetryBudget(over))
+        next_claim.send(
+            lambda offer: self.client.fail(entry.lease, result, offer), budget=RetryBudget(over, self.message_seconds)
+        )
+
+    def _budget(self, over: threading.Event) -> RetryBudget:
+        return RetryBudget(over, self.message_seconds)
 
 
 def _enclosed(entry: SpoolEntry) -> dict[str, Any]:

@@ -13,8 +13,8 @@ from workers.agent.errors import ServerUnreachable, TransientRefusal
 
 logger = logging.getLogger(__name__)
 
-# Without this bound a result of an earlier process would keep a worker with a wrong token from its claims, which say
-# what is wrong.
+# Without this bound a worker with a wrong token would send one message for ever, and never claim. Only its claims
+# report the wrong token to the operator.
 MAX_REFUSED_SECONDS = 600.0
 MAX_RETRY_AFTER_SECONDS = 60.0
 T = TypeVar("T")

@@ -70,10 +70,14 @@ class IngestClient:
             return _run_id(answer, job_id, payload)
         if answer.status == 401 and self.token is not None:
             self.token.reload()
-        reason = _reason(answer)
-        if answer.status in BUSY or answer.status >= 500 or is_transient(answer.status, has_problem=bool(reason)):
-            raise ServerUnreachable(f"ingest: HTTP status {answer.status}", retry_after(answer))
-        raise UploadRejected(f"ingest refused the run: {answer.status} {reason}".strip())
+        problem = _problem(answer)
+        text = f"{answer.status} {_reason(problem)}".strip()
+        may_pass = is_transient(answer.status, has_problem=bool(problem.get("code")))
+        if answer.status == 401 and self.token is None:
+            may_pass = False  # no token can be rotated
+        if answer.status in BUSY or answer.status >= 500 or may_pass:
+            raise ServerUnreachable(f"ingest: HTTP status {text}", retry_after(answer))
+        raise UploadRejected(f"ingest refused the run: {text}")
 
 
 def _sent() -> None:
@@ -111,11 +115,14 @@ def _is_same_payload(body: dict[str, Any], payload: bytes) -> bool:
     return held in {sent, hashlib.sha256(payload).hexdigest()}
 
 
-def _reason(answer: HttpResponseData) -> str:
-    """Return the reason of an error, from a problem document or from the `error` member of the contract."""
+def _problem(answer: HttpResponseData) -> dict[str, Any]:
+    """Return the description of an error: a problem document, or the `error` member of the contract."""
     body = _json(answer)
     error = body.get("error")
-    problem = error if isinstance(error, dict) else body
+    return error if isinstance(error, dict) else body
+
+
+def _reason(problem: dict[str, Any]) -> str:
     words = [problem.get("code"), problem.get("message") or problem.get("detail")]
     return one_line(" ".join(str(word) for word in words if word), 400)
 

@@ -180,7 +180,8 @@ class WorkerProcess:
 
     def _deliver_spooled(self, delivery: ResultDelivery, over: threading.Event) -> None:
         # Nothing renews those leases: trying for longer than one lasts is useless.
-        delivery = replace(delivery, upload_seconds=min(delivery.upload_seconds, SPOOL_DELIVERY_SECONDS))
+        upload_seconds = min(delivery.upload_seconds, SPOOL_DELIVERY_SECONDS)
+        delivery = replace(delivery, upload_seconds=upload_seconds, message_seconds=SPOOL_DELIVERY_SECONDS)
         for entry in delivery.spool.pending():
             job_id = entry.lease.job.job_id
             if entry.server != self._client.server:

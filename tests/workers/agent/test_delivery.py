@@ -3,6 +3,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from tests.workers.agent.conftest import LEASE_ID
 from tests.workers.agent.scripted import Answer, Handler, ScriptedServer, hang_up, problem, stale
 from tests.workers.agent.test_spool import an_entry
 from workers.agent import retry
+from workers.agent.credentials import TokenFile
 from workers.agent.http.client import OrchestratorClient
 from workers.agent.http.transport import Timeouts, Transport
 from workers.agent.result_delivery import MAX_ENCLOSED_BYTES, ResultDelivery
@@ -29,11 +31,16 @@ def spool(tmp_path: Path) -> ResultSpool:
 
 @pytest.fixture
 def delivery(
-    client: OrchestratorClient, server: ScriptedServer, spool: ResultSpool, monkeypatch: pytest.MonkeyPatch
+    client: OrchestratorClient,
+    server: ScriptedServer,
+    spool: ResultSpool,
+    token_file: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[ResultDelivery]:
     monkeypatch.setattr(retry.random, "uniform", lambda low, high: 0.01)
-    transport = Transport(server.url, lambda: "rto_worker_x")
-    yield ResultDelivery(client, IngestClient(transport, Timeouts(1, 1, 1)), spool, upload_seconds=0.5)
+    token = TokenFile(token_file)
+    transport = Transport(server.url, token.current)
+    yield ResultDelivery(client, IngestClient(transport, Timeouts(1, 1, 1), token), spool, upload_seconds=0.5)
     transport.close()
 
 
@@ -139,6 +146,18 @@ def test_a_token_that_is_rejected_until_it_is_over_keeps_the_result_here(
     spool.put(entry := an_entry())
     delivery.deliver(entry, over=over)
     assert len(server.received("complete")) == 3
+    assert list(spool.pending()) == [entry]
+
+
+def test_a_result_of_an_earlier_process_is_kept_after_the_time_for_its_final_message(
+    delivery: ResultDelivery, server: ScriptedServer, spool: ResultSpool, over: threading.Event
+) -> None:
+    """A worker that starts with a wrong token would else claim after ten minutes for each result."""
+    server.on("run", STORED)
+    server.on("complete", problem(401, "unauthenticated"))
+    spool.put(entry := an_entry())
+    replace(delivery, message_seconds=0.1).deliver(entry, over=over)
+    assert len(server.received("complete")) >= 2
     assert list(spool.pending()) == [entry]
 
 

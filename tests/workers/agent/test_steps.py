@@ -231,6 +231,22 @@ def test_a_directory_that_a_step_replaced_by_a_link_has_no_artifacts(
     assert server.received("artifacts") == []
 
 
+def test_a_workspace_that_a_step_has_closed_has_no_artifacts(
+    bench: WorkerContext, server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job of the worker's own account can take away the permission to open it."""
+    run = bench.engine.run
+
+    def close_the_workspace(spec: RunSpec, **sinks: Any) -> RunResult:
+        spec.workspace.rename(spec.workspace.with_name("closed"))
+        return run(replace(spec, workspace=spec.workspace.with_name("closed")), **sinks)
+
+    monkeypatch.setattr(bench.engine, "run", close_the_workspace)
+    a_run(bench, "null", artifacts=[{"type": "file", "path_glob": "**"}]).run()
+    call, result = last(server)
+    assert (call, result["files"], result["files_omitted"]) == ("complete", [], 1)
+
+
 def test_the_result_stays_on_disk_until_it_was_taken_and_the_next_life_tells_it(
     bench: WorkerContext, server: ScriptedServer
 ) -> None:
