@@ -26,8 +26,8 @@ from runtime_jobs.db_time import database_now
 log = logging.getLogger(__name__)
 
 ROWS = 1000  # of a simple table in one transaction
-JOBS = 100  # looked at in one transaction
-LOG_CHUNKS = 500  # looked at in one step; each log is deleted in a transaction of its own
+JOBS = 100  # read in one transaction
+LOG_CHUNKS = 500  # read in one step; each log is deleted in a transaction of its own
 SLOW_SECONDS = 1.0  # a step that takes longer is followed by one with half as many rows
 RUNS = "workflow_runs"  # the setting of workflow runs, and their table
 RESTART_SECONDS = 86_400.0  # between two passes over stored logs that begin with the oldest one
@@ -79,11 +79,12 @@ class StepSize:
 
 
 class Pruner:
-    """One kind of rows. `step` deletes some and says whether the pass is over."""
+    """Deletes rows of one kind. `step` deletes some, and returns whether there may be more."""
 
     def __init__(self, setting: str) -> None:
         self.setting = setting
         self.idle_until = 0.0
+        self.skipped: list[Exception] = []  # the errors of rows that were skipped; the caller takes them
         self._found = False  # something was deleted in this pass
 
     def __str__(self) -> str:
@@ -99,7 +100,7 @@ class Pruner:
 
 
 class TablePruner(Pruner):
-    """Rows of a table that nothing refers to, by one column with their time.
+    """Deletes rows of a table that nothing refers to, by one column with their time.
 
     `also` is a further condition. `also_counted` replaces it where rows are counted that a deletion would delete after
     the rows that refer to them.
@@ -208,12 +209,14 @@ class WindowPruner(Pruner):
         self._size = StepSize(size)
         self._after = 0
         self._skipped = 0  # since a deletion succeeded
+        self._pass_has_ended = False  # by the last step
 
     def step(self, before: datetime) -> tuple[Counter[str], bool]:
         with connection.cursor() as cursor:
             cursor.execute(self._window, {"after": self._after, "rows": self._size.rows})
             rows = cursor.fetchall()
         old = [row for row in rows if row[2] < before]
+        self._pass_has_ended = False
         began = time.monotonic()
         try:
             deleted = self.delete([row[1] for row in old], before) if old else Counter()
@@ -228,6 +231,7 @@ class WindowPruner(Pruner):
             if self._skipped % MAX_SKIPPED == 0:
                 raise
             log.exception("%s skips row %d, whose deletion failed, until the next pass", self, self._after)
+            self.skipped.append(error)
             return Counter(), True
         self._size.adapt(time.monotonic() - began)
         self._skipped = 0
@@ -236,7 +240,7 @@ class WindowPruner(Pruner):
             self._after = rows[-1][0]
             return deleted, True
         # The end of a pass. Rows that a younger row needed may be free now.
-        again, self._found, self._after = self._found, False, 0
+        again, self._found, self._after, self._pass_has_ended = self._found, False, 0, True
         return deleted, again
 
     def delete(self, subjects: Sequence[Any], before: datetime) -> Counter[str]:
@@ -245,7 +249,7 @@ class WindowPruner(Pruner):
 
 
 class JobPruner(WindowPruner):
-    """Jobs that have ended, with all that belongs to them. Those of workflow runs have a period of their own."""
+    """Deletes jobs that have ended, with all that belongs to them. Those of workflow runs have their own period."""
 
     def __init__(self) -> None:
         window = "SELECT id, id, created_at FROM runtime_jobs WHERE id > %(after)s ORDER BY id LIMIT %(rows)s"
@@ -268,7 +272,7 @@ class JobPruner(WindowPruner):
 
 
 class LogPruner(WindowPruner):
-    """Chunks of logs of jobs that have ended; the jobs stay."""
+    """Deletes chunks of logs of jobs that have ended; the jobs stay."""
 
     def __init__(self) -> None:
         columns = "id, job_ulid, created_at"
@@ -280,7 +284,7 @@ class LogPruner(WindowPruner):
 
 
 class StoredLogPruner(WindowPruner):
-    """Logs that are stored as objects; the jobs stay. Logs of workflow runs stay as long as the runs.
+    """Deletes logs that are stored as objects; the jobs stay. Logs of workflow runs stay as long as the runs.
 
     Those logs are many, so a pass begins where the last one ended. Once a day it begins with the oldest log.
     """
@@ -293,10 +297,10 @@ class StoredLogPruner(WindowPruner):
     def step(self, before: datetime) -> tuple[Counter[str], bool]:
         position = self._after
         deleted, has_more = super().step(before)
-        if self._after == 0 and self._monotonic() < self._restart_at:
+        if self._pass_has_ended and self._monotonic() < self._restart_at:
             self._after = position  # the pass has reached the first young log
             return deleted, False
-        if self._after == 0:
+        if self._pass_has_ended:
             self._restart_at = self._monotonic() + RESTART_SECONDS
         return deleted, has_more
 
@@ -312,7 +316,7 @@ def _delete_logs(job_ulids: Sequence[str], before: datetime) -> Counter[str]:
 
 
 class StepChunkPruner(Pruner):
-    """Chunks of workflow steps that could not be stored as objects."""
+    """Deletes chunks of workflow steps that could not be stored as objects."""
 
     def step(self, before: datetime) -> tuple[Counter[str], bool]:
         with connection.cursor() as cursor:

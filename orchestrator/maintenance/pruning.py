@@ -34,19 +34,25 @@ class PruningTask:
         self._monotonic = monotonic
 
     def delete_some(
-        self, *, seconds: float = SECONDS_A_ROUND, now: datetime | None = None, report: Callable[[str, int], None]
+        self,
+        *,
+        seconds: float = SECONDS_A_ROUND,
+        now: datetime | None = None,
+        report: Callable[[str, int], None],
+        before_step: Callable[[], None] = lambda: None,
     ) -> list[Exception]:
         """Delete old rows, step by step, until the time is up or nothing is left.
 
-        A pruner that fails is logged and left alone for `IDLE_SECONDS`. It stops no other one.
+        A pruner that fails is logged and skipped for `IDLE_SECONDS`. It stops no other one.
 
         Args:
-            seconds: No new step begins after that.
+            seconds: No pruner begins another step after that.
             now: What "old" is measured from; the database's time by default.
             report: Called after each step with a table and the number of its deleted rows.
+            before_step: Called before each step, which may last as long as a statement may.
 
         Returns:
-            The errors of the pruners that have failed.
+            The errors of the pruners that have failed, and of the rows that were skipped.
 
         Raises:
             Error: The connection is lost; no further step could succeed.
@@ -56,6 +62,7 @@ class PruningTask:
         errors: list[Exception] = []
         while due and self._monotonic() < until:
             for pruner in list(due):
+                before_step()
                 try:
                     deleted, may_have_more = _step(pruner, now)
                 except Exception as error:
@@ -64,6 +71,8 @@ class PruningTask:
                     log.exception("%s failed; it is tried again in %d seconds", pruner, IDLE_SECONDS)
                     errors.append(error)
                     deleted, may_have_more = Counter[str](), False
+                errors += pruner.skipped
+                pruner.skipped.clear()
                 for table, rows in deleted.items():
                     report(table, rows)
                 if not may_have_more:
@@ -78,7 +87,7 @@ class PruningTask:
             How many, by table.
 
         Raises:
-            Exception: The error of the first pruner that has failed. All others have deleted their rows.
+            Exception: The first error of a pruner that has failed or skipped a row. All other old rows are deleted.
         """
         deleted: Counter[str] = Counter()
 
@@ -104,12 +113,17 @@ def delete_everything(*, now: datetime | None = None) -> Counter[str]:
 
     Args:
         now: The present; by default the time of the database.
+
+    Raises:
+        Exception: The first error of what could not be deleted. All else is deleted.
     """
     now = now or database_now()
-    deleted = PruningTask().delete_all(now=now)
-    deleted[OBJECTS] = delete_due_objects(now)
-    deleted[USED_TOKENS] = sum(drop_expired_partitions(now).values())
-    return deleted
+    try:
+        deleted = PruningTask().delete_all(now=now)
+    finally:
+        objects = delete_due_objects(now)
+        used_tokens = sum(drop_expired_partitions(now).values())
+    return deleted + Counter({OBJECTS: objects, USED_TOKENS: used_tokens})
 
 
 _OLD_JOBS = f"""

@@ -101,7 +101,9 @@ SLOW = (apply_aging, sync_plan_limits, sync_shares, raise_plan_priorities, remov
 
 
 def _breakers(now: datetime, limit: int) -> list[dict[str, Any]]:
-    """Return the breakers that are due, and the closed ones whose jobs failed recently: of each the oldest `limit`.
+    """Return the breakers that are due, and the closed ones whose jobs failed recently.
+
+    At most `limit` of either kind, the oldest first.
 
     A half-open breaker is due when its single job has ended. An organization that submits no job keeps it half-open.
     """

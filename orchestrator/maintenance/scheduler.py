@@ -163,7 +163,7 @@ class Scheduler:
         self._may_lead_from = time.monotonic() + YIELD_SECONDS
 
     def _delete_old_rows(self, retention: PruningTask, rows: RowRunner) -> None:
-        rows.failed_rows += len(retention.delete_some(report=self._deleted))
+        rows.failed_rows += len(retention.delete_some(report=self._deleted, before_step=self._beat_if_due))
 
     def _deleted(self, table: str, rows: int) -> None:
         self._counts.add(counters.RETENTION_DELETED, table, rows)

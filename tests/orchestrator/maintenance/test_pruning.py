@@ -22,7 +22,7 @@ from orchestrator.audit.runner import run_audit
 from orchestrator.checks import retention as retention_check
 from orchestrator.http.auth.login_throttle import LoginAttempts
 from orchestrator.ingest.models import Run
-from orchestrator.maintenance import pruners
+from orchestrator.maintenance import pruners, pruning
 from orchestrator.maintenance.pruning import PruningTask, count_old_rows
 from orchestrator.maintenance.scheduler import Scheduler
 from orchestrator.models import Count, Incident
@@ -438,6 +438,29 @@ def test_a_row_of_a_table_that_takes_too_long_alone_fails(monkeypatch):
     assert PruningTask().delete_some(report=nothing) == [error]
 
 
+def test_each_step_is_announced_also_if_it_deletes_nothing(monkeypatch):
+    """The scheduler writes its beat then: two statements that time out would take longer than a takeover."""
+    steps = []
+    monkeypatch.setattr(pruners.TablePruner, "delete", timed_out)
+    task = PruningTask()
+    tables = [
+        pruner for pruner in task._pruners if getattr(pruner, "delete", None) and type(pruner).delete is timed_out
+    ]
+    task.delete_some(seconds=float("inf"), report=nothing, before_step=lambda: steps.append(1))
+    halvings = pruners.ROWS.bit_length()  # until a step of one row has failed
+    assert len(steps) >= len(tables) * halvings
+
+
+def test_stored_objects_are_deleted_also_if_the_rows_of_a_table_cannot(monkeypatch):
+    reached = []
+    monkeypatch.setattr(pruning, "delete_due_objects", lambda _now: reached.append("objects") or 0)
+    monkeypatch.setattr(pruning, "drop_expired_partitions", lambda _now: reached.append("tokens") or {})
+    monkeypatch.setattr(pruners.TablePruner, "delete", timed_out)
+    with pytest.raises(OperationalError):
+        pruning.delete_everything()
+    assert reached == ["objects", "tokens"]
+
+
 def test_a_job_whose_deletion_takes_too_long_is_skipped_until_the_next_pass(project, long_ago, monkeypatch, caplog):
     jobs = [ended(submitted(project, now=long_ago), long_ago) for _ in range(5)]
     original, clock = services.delete_finished_jobs, [0.0]
@@ -449,7 +472,7 @@ def test_a_job_whose_deletion_takes_too_long_is_skipped_until_the_next_pass(proj
 
     task = PruningTask(monotonic=lambda: clock[0])
     monkeypatch.setattr(services, "delete_finished_jobs", limited)
-    assert task.delete_some(report=nothing) == []
+    assert {type(error) for error in task.delete_some(report=nothing)} == {OperationalError}
     assert kept() == {jobs[1].job_ulid}
     assert f"JobPruner of jobs skips row {jobs[1].pk}, whose deletion failed" in caplog.text
     monkeypatch.setattr(services, "delete_finished_jobs", original)
@@ -466,7 +489,7 @@ def test_where_the_deletion_of_several_jobs_fails_the_pass_ends_and_continues_be
     task = PruningTask(monotonic=lambda: clock[0])
     monkeypatch.setattr(pruners, "MAX_SKIPPED", 2)
     monkeypatch.setattr(services, "delete_finished_jobs", timed_out)
-    assert [type(error) for error in task.delete_some(report=nothing)] == [OperationalError]
+    assert [type(error) for error in task.delete_some(report=nothing)] == [OperationalError] * 2
     assert caplog.text.count("skips row") == 1
     clock[0], deleted = 600.0, []
 
