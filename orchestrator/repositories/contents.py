@@ -171,9 +171,9 @@ def has_commit(repository: Repository, commit: str) -> bool:
 
 
 def is_in_history(repository: Repository, commit: str, descendant: str) -> bool:
-    """Return whether the mirror has a commit, and it is another one or an ancestor of that.
+    """Return whether a commit is `descendant` or one of its ancestors.
 
-    The mirror also has commits of forks, which were fetched by their id and are in the history of no branch.
+    A mirror also has commits of forks, which were fetched by their id and are in the history of no branch.
 
     Args:
         repository: The repository.

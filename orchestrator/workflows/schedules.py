@@ -16,7 +16,7 @@ from orchestrator.services import WorkflowRunRequest
 from orchestrator.workflows.files import parse_file_at
 from runtime_jobs.db_errors import is_connection_lost
 from runtime_jobs.db_time import database_now
-from runtime_jobs.errors import LifecycleError
+from runtime_jobs.errors import LifecycleError, QuotaContended
 from runtime_jobs.events import SCHEDULER
 from runtime_jobs.models import Repository, WorkflowEvent, WorkflowSchedule, WorkflowTrigger
 from runtime_jobs.models.workflow_runs import MAX_TRIGGER_ID
@@ -95,7 +95,7 @@ def fire_schedules(*, now: datetime | None = None) -> int:
         except Exception as error:
             if is_connection_lost(error):
                 raise
-            is_known = isinstance(error, RepositoryError)
+            is_known = isinstance(error, RepositoryError | LifecycleError)
             message = "the schedule of %s in %s failed; it is tried again: %s"
             log.warning(message, row.workflow_file, row.repository, error, exc_info=not is_known)
     return number
@@ -118,12 +118,11 @@ def _fire(row: WorkflowSchedule, present: datetime) -> None:
     """
     try:
         _start(row)
-    except LifecycleError as error:
-        log.warning("the schedule of %s in %s is left out: %s", row.workflow_file, row.repository, error)
     except Exception as error:
-        if is_connection_lost(error) or present - row.next_at < MAX_DELAY:
+        is_refusal = isinstance(error, LifecycleError) and not isinstance(error, QuotaContended)
+        if is_connection_lost(error) or (not is_refusal and present - row.next_at < MAX_DELAY):
             raise
-        is_known = isinstance(error, RepositoryError)
+        is_known = isinstance(error, RepositoryError | LifecycleError)
         message = "the schedule of %s in %s is left out: %s"
         log.warning(message, row.workflow_file, row.repository, error, exc_info=not is_known)
     next_at = CronSchedule.parse(row.cron).next_after(present)

@@ -11,6 +11,7 @@ from orchestrator.repositories.mirrors import update_mirror
 from orchestrator.workflows import schedules
 from orchestrator.workflows.files import parse_file_at
 from orchestrator.workflows.schedules import fire_schedules, store_schedules
+from runtime_jobs.errors import QuotaContended
 from runtime_jobs.models import WorkflowRun, WorkflowSchedule
 from tests.orchestrator.repositories.world import mirrored
 from tests.workflow_runs import workflow_text
@@ -82,7 +83,7 @@ def failing(monkeypatch):
     return lambda repository, error: errors.update({repository.pk: error})
 
 
-ERRORS = [GitFailed("no memory"), ValueError("unexpected")]
+ERRORS = [GitFailed("no memory"), QuotaContended("busy"), ValueError("unexpected")]
 
 
 @pytest.mark.django_db

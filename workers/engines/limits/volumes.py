@@ -110,7 +110,7 @@ class Volume:
         """Report whether the volume is writable and empty."""
         use = self.use()
         writable = not os.fstatvfs(self._root).f_flag & os.ST_RDONLY
-        is_small = use.bytes <= _CLEAN_BYTES and use.entries <= _CLEAN_INODES  # also what has no name
+        is_small = use.bytes <= _CLEAN_BYTES and use.entries <= _CLEAN_INODES  # with deleted files that are still open
         return writable and is_small and not os.listdir(self._root)  # noqa: PTH208 of a descriptor
 
     def trim(self) -> None:

@@ -98,7 +98,7 @@ def accept(_: SyscallRequest) -> SyscallResponse:
 
 
 def refuse(request: SyscallRequest) -> SyscallResponse:
-    """Refuse a call with the errno that the kernel uses."""
+    """Refuse a call: sockets with the errno of a kernel that lacks their family or protocol."""
     if request.call not in {"socket", "socketpair"}:
         return SyscallResponse(error=errno.EPERM)
     return SyscallResponse(error=errno.EPROTONOSUPPORT if request.word(0) in seccomp.FAMILIES else errno.EAFNOSUPPORT)
