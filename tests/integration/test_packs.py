@@ -31,7 +31,8 @@ PLAN: dict[str, Any] = {
     "artifacts": [{"path_glob": "report.txt"}],
 }
 RUNNER = re.compile(r"```python\n(# A task runner.*?)```", re.DOTALL)
-FOUND_WITHIN = 22.0 + 10.0  # seconds; the lease lasts 20, the promise is two more, and a busy machine adds the rest
+FOUND_WITHIN = 22.0  # seconds; the lease lasts 20
+TRIES = 3  # of which one must be in time: what else runs on the machine may delay the others
 
 
 def submit(yard: Yard, **changes: Any) -> Job:
@@ -77,7 +78,7 @@ def test_the_runner_of_the_documentation_claims_beats_logs_uploads_and_completes
     assert StoredArtifact.objects.get().received_bytes == len(b"scanned nginx:latest\n")
 
 
-def test_a_silent_runner_is_found_within_two_heartbeats(yard: Yard) -> None:
+def seconds_until_silence_is_found(yard: Yard) -> float:
     job, worker = submit(yard), WorkerFactory()
 
     def call(path: str, body: dict[str, Any]) -> dict[str, Any]:
@@ -90,8 +91,15 @@ def test_a_silent_runner_is_found_within_two_heartbeats(yard: Yard) -> None:
     path, beat = f"/runs/{lease['job']['request']['run_id']}/heartbeat", {"leaseId": lease["lease_id"]}
     began = time.monotonic()
     call(path, beat)
-    yard.ended(job, FOUND_WITHIN)
-    assert time.monotonic() - began > 15
+    yard.ended(job)
+    found = time.monotonic() - began
+    assert found > 15
     with pytest.raises(urllib.error.HTTPError) as refused:
         call(path, beat)
     assert (refused.value.code, json.load(refused.value)["code"]) == (409, "stale_lease")
+    return found
+
+
+def test_a_silent_runner_is_found_within_two_heartbeats(yard: Yard) -> None:
+    tries = (seconds_until_silence_is_found(yard) for _ in range(TRIES))
+    assert any(found <= FOUND_WITHIN for found in tries)

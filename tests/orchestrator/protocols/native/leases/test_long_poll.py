@@ -180,12 +180,15 @@ def seen(worker):
 
 
 def test_a_claim_waits_as_long_as_requested_and_no_longer(server):
-    worker, then = WorkerFactory(), time.monotonic()
-    assert claim(server, worker, 1.5).status_code == 204
-    assert 1.4 < time.monotonic() - then < 20
-    worker, then = WorkerFactory(), time.monotonic()
-    assert claim(server, worker, 0).status_code == 204
-    assert time.monotonic() - then < 20
+    """The fastest of five claims is measured, because a busy machine delays some of them."""
+
+    def seconds(wait: float) -> float:
+        worker, then = WorkerFactory(), time.monotonic()
+        assert claim(server, worker, wait).status_code == 204
+        return time.monotonic() - then
+
+    assert 1.4 < min(seconds(1.5) for _ in range(5)) < 4
+    assert min(seconds(0) for _ in range(5)) < 1.4
 
 
 def test_what_is_refused_does_not_wait(server):
@@ -204,12 +207,13 @@ def test_twenty_that_wait_hold_no_connection_and_leave_the_server_to_others(serv
     with ThreadPoolExecutor(20) as threads:
         waiting = [threads.submit(claim, server, worker, 30) for worker in workers]
         eventually(lambda: all(seen(worker) for worker in workers))
-        until = time.monotonic() + 2
-        while time.monotonic() < until:
+        until, durations = time.monotonic() + 2, []
+        while time.monotonic() < until or len(durations) < 3:
             assert len(connections_of_server()) <= POOL
             then = time.monotonic()
-            answer = requests.get(f"{server.url}/v1/runtime/jobs", headers=token, timeout=10)
-            assert (answer.status_code, time.monotonic() - then < 20) == (200, True)
+            assert requests.get(f"{server.url}/v1/runtime/jobs", headers=token, timeout=10).status_code == 200
+            durations.append(time.monotonic() - then)
+        assert min(durations) < 2, "the fastest, because a busy machine delays some of them"
         assert not any(waits.done() for waits in waiting)
         jobs = {submitted(project).job_ulid for _ in range(20)}
         call()
@@ -258,15 +262,17 @@ def test_logs_are_followed_while_the_job_runs_and_end_with_it(server, project):
         assert followed.headers["Content-Type"] == "text/plain; charset=utf-8"
         pieces = followed.iter_content(None)
         assert next(pieces) == b"before\n"
-        for seq, text in enumerate([b"one\n", b"\xff\x00two\n"], start=1):
+        durations = []
+        for seq, text in enumerate([b"one\n", b"\xff\x00two\n", b"three\n"], start=1):
             services.append_log(**say, seq=seq, chunk=text)
             then = time.monotonic()
             assert next(pieces) == text
-            assert time.monotonic() - then < 15, "long before the stream ends"
-        services.append_log(**say, seq=3, chunk=b"last\n")
+            durations.append(time.monotonic() - then)
+        assert min(durations) < 3, "the fastest, because a busy machine delays some of them"
+        services.append_log(**say, seq=4, chunk=b"last\n")
         services.fail(**say, reason="worker_error")
         assert b"".join(pieces) == b"last\n"
-    assert requests.get(path, headers=token, timeout=20).content == b"before\none\n\xff\x00two\nlast\n"
+    assert requests.get(path, headers=token, timeout=20).content == b"before\none\n\xff\x00two\nthree\nlast\n"
 
 
 def test_twenty_that_follow_hold_no_connection(server, project):
