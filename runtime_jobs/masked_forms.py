@@ -5,6 +5,7 @@ colours between the characters.
 """
 
 import base64
+import itertools
 import json
 import re
 from collections.abc import Iterator
@@ -12,6 +13,8 @@ from typing import Final
 from urllib.parse import quote, quote_plus
 
 MIN_ENCODED_LENGTH: Final = 6  # bytes; the encoded forms of shorter values are ordinary text too often
+# Of a value with more lines the others are masked as they are only: the forms of a job have a limit, and take time.
+MAX_ENCODED_LINES: Final = 200
 
 _LINE_ENDS = re.compile(rb"\r\n|\n|\r")
 _PERCENT_ESCAPES = re.compile(r"%[0-9A-F]{2}")
@@ -28,15 +31,17 @@ _BASE64_FIRST = (0, 2, 3)  # per alignment: the characters before these depend o
 
 
 def masked_forms(value: bytes) -> set[bytes]:
-    """Return all spellings of a secret that are masked: the value itself, its lines and its encoded forms.
+    """Return all spellings of a secret that are masked: the value, its lines, and the encoded forms of both.
 
     Args:
         value: The secret. A value below MIN_ENCODED_LENGTH bytes is masked as it is only; an empty one never.
     """
     if len(value) < MIN_ENCODED_LENGTH:
         return {value} - {b""}
-    forms = {value, *_lines(value), *_base64_forms(value), value.hex().encode(), value.hex().upper().encode()}
-    forms.update(_wrapped_base64_forms(value))
+    lines = dict.fromkeys(_lines(value))  # without repeats, in their order
+    forms = {value, *lines, *_encoded_forms(value)}
+    for line in itertools.islice(lines, MAX_ENCODED_LINES):
+        forms.update(_encoded_forms(line))
     forms.add(_LINE_ENDS.sub(b"\r\n", value))  # a terminal writes it so
     try:
         text = value.decode()
@@ -51,6 +56,14 @@ def _lines(value: bytes) -> Iterator[bytes]:
         for form in (line, line.strip()):
             if len(form) >= MIN_ENCODED_LENGTH:
                 yield form
+
+
+def _encoded_forms(value: bytes) -> Iterator[bytes]:
+    """Yield the value in base64 and in hexadecimal digits."""
+    yield from _base64_forms(value)
+    yield from _wrapped_base64_forms(value)
+    yield value.hex().encode()
+    yield value.hex().upper().encode()
 
 
 def _base64_forms(value: bytes) -> Iterator[bytes]:

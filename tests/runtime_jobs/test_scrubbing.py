@@ -168,6 +168,31 @@ def test_what_bash_prints_is_masked(secret, script):
     assert not any(raw[place : place + 6] in output for place in range(len(raw) - 5))
 
 
+@pytest.mark.parametrize(
+    "encode", [bytes.hex, lambda line: line.hex().upper(), lambda line: base64.b64encode(line).decode()]
+)
+def test_each_line_of_a_secret_is_masked_in_its_encoded_forms(encode):
+    """A program may encode a line alone. And of an encoded secret that begins in a missing part, whole lines are left."""
+    secret = b"first line 0123456789\nsecond line abcdef"
+    first, second = secret.split(b"\n")
+    assert Scrubber([secret]).scrub(f"<{encode(first)}> <{encode(second)}>".encode()) == b"<***> <***>"
+
+
+def test_a_secret_whose_beginning_is_in_a_missing_part_shows_no_line_in_hexadecimal_digits():
+    secret = b"first line 0123456789\nsecond line abcdef"
+    scrubber = Scrubber([secret])
+    before = scrubber.interrupt(scrubber.feed(HeldBytes(), b"token=").held)
+    shown = b"".join(streamed(scrubber, [secret.hex()[10:].encode() + b"\n"], before.held))
+    assert b"second".hex().encode() not in shown
+
+
+def test_the_encoded_forms_of_the_first_lines_count(monkeypatch):
+    monkeypatch.setattr("runtime_jobs.masked_forms.MAX_ENCODED_LINES", 1)
+    lines = [b"first line 0123456789", b"second line abcdef"]
+    output = Scrubber([b"\n".join(lines)]).scrub(b" ".join([*lines, *(line.hex().encode() for line in lines)]))
+    assert output == b"*** *** *** " + lines[1].hex().encode()
+
+
 @pytest.mark.parametrize("command", ["base64", "base64 -w64", "base64 -w0"])
 @pytest.mark.parametrize("end", ["", "\\n"])
 def test_wrapped_base64_of_a_long_secret_is_masked(command, end):
@@ -208,7 +233,7 @@ def test_examples(values, text, expected):
 
 @pytest.mark.parametrize("secret", SECRETS)
 def test_a_stream_that_ends_within_a_secret_shows_little_of_it(secret):
-    """A base64 of two lines that breaks off after the first one is no spelling of the value or of its lines."""
+    """A form that breaks off within the second line is no spelling of the value or of a line."""
     for form in sorted(masked_forms(secret.encode())):
         scrubber = Scrubber([secret])
         for cut in range(1, len(form)):
