@@ -5,7 +5,6 @@ colours between the characters.
 """
 
 import base64
-import itertools
 import json
 import re
 from collections.abc import Iterator
@@ -13,7 +12,8 @@ from typing import Final
 from urllib.parse import quote, quote_plus
 
 MIN_ENCODED_LENGTH: Final = 6  # bytes; the encoded forms of shorter values are ordinary text too often
-# Of a value with more lines the others are masked as they are only: the forms of a job have a limit, and take time.
+# The encoded forms of further lines are not masked: the forms of a job have a limit, and take time. An indented line
+# counts twice, with its blanks and without them.
 MAX_ENCODED_LINES: Final = 200
 
 _LINE_ENDS = re.compile(rb"\r\n|\n|\r")
@@ -38,10 +38,10 @@ def masked_forms(value: bytes) -> set[bytes]:
     """
     if len(value) < MIN_ENCODED_LENGTH:
         return {value} - {b""}
-    lines = dict.fromkeys(_lines(value))  # without repeats, in their order
-    forms = {value, *lines, *_encoded_forms(value)}
-    for line in itertools.islice(lines, MAX_ENCODED_LINES):
-        forms.update(_encoded_forms(line))
+    lines = list(dict.fromkeys(_lines(value)))  # without repeats, in their order
+    forms = {value, *lines}
+    for encoded in {value, *lines[:MAX_ENCODED_LINES]}:
+        forms.update(_encoded_forms(encoded))
     forms.add(_LINE_ENDS.sub(b"\r\n", value))  # a terminal writes it so
     try:
         text = value.decode()

@@ -185,7 +185,9 @@ def test_a_claim_waits_as_long_as_requested_and_no_longer(server):
     def seconds(wait: float) -> float:
         worker, then = WorkerFactory(), time.monotonic()
         assert claim(server, worker, wait).status_code == 204
-        return time.monotonic() - then
+        took = time.monotonic() - then
+        assert took < 20
+        return took
 
     assert 1.4 < min(seconds(1.5) for _ in range(5)) < 4
     assert min(seconds(0) for _ in range(5)) < 1.4
@@ -213,6 +215,7 @@ def test_twenty_that_wait_hold_no_connection_and_leave_the_server_to_others(serv
             then = time.monotonic()
             assert requests.get(f"{server.url}/v1/runtime/jobs", headers=token, timeout=10).status_code == 200
             durations.append(time.monotonic() - then)
+            assert durations[-1] < 20
         assert min(durations) < 2, "the fastest, because a busy machine delays some of them"
         assert not any(waits.done() for waits in waiting)
         jobs = {submitted(project).job_ulid for _ in range(20)}
@@ -268,6 +271,7 @@ def test_logs_are_followed_while_the_job_runs_and_end_with_it(server, project):
             then = time.monotonic()
             assert next(pieces) == text
             durations.append(time.monotonic() - then)
+            assert durations[-1] < 15, "long before the stream ends"
         assert min(durations) < 3, "the fastest, because a busy machine delays some of them"
         services.append_log(**say, seq=4, chunk=b"last\n")
         services.fail(**say, reason="worker_error")
