@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Final
 
 from orchestrator.cli import bundle_commands, event_commands, job_commands, quota_commands, replay_commands
-from orchestrator.cli.arguments import StellaParser
+from orchestrator.cli.arguments import StellaParser, attach_places
 from orchestrator.cli.commands import CommandContext, CommandGroup
 from orchestrator.cli.errors import CommandFailed, ExitCode
 from orchestrator.cli.output import Printer
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     printer = Printer(is_json=False)
     try:
-        options = build_parser().parse_args(arguments)
+        options = build_parser().parse_args(attach_places(sys.argv[1:] if arguments is None else arguments))
         printer = Printer(is_json=options.format == "json")
         return int(options.run(CommandContext(options, printer)))
     except CommandFailed as error:

@@ -156,6 +156,21 @@ def test_ctrl_c_is_130(shell, monkeypatch):
     assert shell.run("events", "--follow", STELLA_TOKEN=TOKEN).code == 130
 
 
+@pytest.mark.parametrize("place", ["-lFwS1ClBeKGdmGYxVLpPw", "--FwS1ClBeKGdmGYxVLpPw", "-_-_S1ClBeKGdmGYxVLpP-"])
+def test_a_place_that_begins_with_a_hyphen_is_no_option(shell, place):
+    page = json.dumps({"results": [], "next": None, "place": place}).encode()
+    with scripted(lambda handler, _: respond(handler, 200, page)) as server:
+        shell.variables = {"STELLA_SERVER": server.url, "STELLA_TOKEN": TOKEN}
+        found = shell.run("events", "--after", place, "--limit", "7")
+    assert (found.code, found.err) == (0, f"place: {place}\n")
+    assert [path for _, path, _ in server.requests] == [f"/api/events?after={place}&limit=7"]
+
+
+def test_an_option_after_after_is_no_place(shell):
+    found = shell.run("events", "--after", "--follow", STELLA_TOKEN=TOKEN)
+    assert (found.code, "expected one argument" in found.err) == (64, True)
+
+
 def test_a_reader_that_ends_early_gets_no_traceback(shell):
     reading, writing = os.pipe()
     os.close(reading)

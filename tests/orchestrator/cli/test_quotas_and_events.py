@@ -65,7 +65,9 @@ def page_with_events(stella, *options):
 
 def types_after(stella, place):
     """The types of the events after a place."""
-    return [line.split()[1] for line in stella.run("events", "--after", place).out.splitlines()]
+    listed = stella.run("events", "--after", place)
+    assert listed.code == 0, listed.err
+    return [line.split()[1] for line in listed.out.splitlines()]
 
 
 def test_events_are_listed_in_order_and_continue_after_their_place(stella, worker):
