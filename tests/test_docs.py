@@ -86,6 +86,68 @@ def test_existing_names_are_accepted():
     assert list(missing("README.md", text)) == []
 
 
+# Words of the README that have a particular meaning here.
+OWN_WORDS = ("Ingest", "fence", "lanes", "lease", "pool", "worker", "claim", "run", "Delta CI", "Bencher", "shithub")
+
+
+def glossary_rows() -> set[str]:
+    """Return the words in the first column of the glossary's tables."""
+    text = (ROOT / "docs" / "glossary.md").read_text()
+    return set(re.findall(r"^\| \*?\*?([^*|]+?)\*?\*? \|", text, re.MULTILINE))
+
+
+@pytest.mark.parametrize("word", OWN_WORDS)
+def test_the_readme_introduces_each_word_of_its_own(word):
+    """In italics, or by an entry of the glossary, to which it links."""
+    readme = (ROOT / "README.md").read_text()
+    in_italics = re.search(rf"(?<!\*)\*{word}\*(?!\*)", readme, re.IGNORECASE)
+    assert in_italics or (word in glossary_rows() and "(docs/glossary.md)" in readme)
+
+
+def test_the_documents_that_the_readme_names_are_in_the_glossary():
+    named = set(re.findall(r"[Dd]ocuments? (00\d)", (ROOT / "README.md").read_text()))
+    assert named <= glossary_rows()
+    assert {"000", "001", "002", "003", "004"} <= glossary_rows()
+
+
+def section(heading: str) -> str:
+    """Return a section of the README, without its heading."""
+    _, found, rest = (ROOT / "README.md").read_text().partition(f"\n{heading}\n")
+    assert found, heading
+    return rest.partition("\n##")[0]
+
+
+def test_the_readme_states_platforms_sizes_and_times():
+    rows = dict(re.findall(r"^\| ([^|]+) \| ([^|]+) \|$", section("## Requirements"), re.MULTILINE))
+    assert "Debian 12" in rows["platform"]
+    assert "Debian 13" in rows["platform"]
+    assert re.search(r"\d+ MB", rows["disk"])
+    assert all(name in rows["time"] for name in ("set-up", "`make demo`", "`make up`", "`make test`"))
+
+
+def test_the_readme_lists_the_files_of_a_new_failure_reason():
+    """All files that name one such reason, as an example."""
+    assert "| a new failure reason | [Add a failure reason](#add-a-failure-reason) |" in section(
+        "## Where do I change …"
+    )
+    steps = section("### Add a failure reason")
+    reason = re.compile(r"\btoo_many_processes\b", re.IGNORECASE)
+    found = {
+        name
+        for name in names()
+        if name.endswith(".py") and name.startswith(("orchestrator/", "runtime_jobs/", "leases/", "workers/"))
+        if "/migrations/" not in name and reason.search((ROOT / name).read_text())
+    }
+    assert {name for name in found if name not in steps} == set()
+
+
+def test_the_readme_names_the_settings_of_automatic_retries():
+    (row,) = re.findall(r"^\| retry twice instead of once \|.*$", section("## Where do I change …"), re.MULTILINE)
+    names_in_code = re.findall(r'"(AUTOMATIC_RETRIES_\w+)"', (ROOT / "config" / "settings.py").read_text())
+    assert names_in_code
+    assert {name for name in names_in_code if name not in row} == set()
+
+
 def test_the_index_lists_every_decision_with_its_title():
     decisions = sorted((ROOT / "docs" / "adr").glob("0*.md"))
     rows, numbers = [], set()

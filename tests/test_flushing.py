@@ -80,6 +80,20 @@ def test_a_flush_is_repeated_while_another_transaction_has_a_lock(database_url, 
     assert not Plan.objects.exists()
 
 
+@pytest.mark.parametrize("error", [psycopg.errors.DeadlockDetected, psycopg.errors.LockNotAvailable])
+def test_a_flush_that_a_lock_has_ended_is_repeated(monkeypatch, error):
+    monkeypatch.setattr(flushing, "PAUSE_SECONDS", 0)
+    calls = []
+
+    def fail_once() -> None:
+        calls.append(1)
+        if len(calls) == 1:
+            raise OperationalError from error()
+
+    flushing.retrying(fail_once)
+    assert len(calls) == 2
+
+
 def test_other_errors_are_raised_at_once():
     calls = []
 

@@ -1,8 +1,12 @@
 """No limit of the suite is so short that a loaded machine exceeds it."""
 
+import inspect
+
 import hypothesis
 import pytest
 from django.db import connection
+
+from tests.live_server import eventually
 
 
 @pytest.mark.django_db
@@ -15,3 +19,8 @@ def test_sessions_of_the_suite_wait_longer_than_those_of_the_product(name):
 
 def test_examples_have_no_deadline():
     assert hypothesis.settings.default.deadline is None
+
+
+def test_a_server_has_a_minute_to_start():
+    """It once had 15 seconds, which a loaded machine exceeded."""
+    assert inspect.signature(eventually).parameters["seconds"].default >= 60

@@ -44,6 +44,17 @@ def test_help_prints_the_overview_without_a_database(tmp_path, arguments):
     assert not (tmp_path / "postgres").exists()
 
 
+@pytest.mark.root
+def test_a_full_disk_is_named_in_one_line(tmp_path):
+    """The secret key cannot be written. With DATABASE_URL no PostgreSQL of ours has reported it before."""
+    fill = f'mount -t tmpfs -o size=4k tmpfs {tmp_path} && head -c 4096 /dev/zero >{tmp_path}/filler; exec "$@"'
+    command = ["unshare", "--mount", "sh", "-c", fill, "sh", sys.executable, str(ROOT / "manage.py"), "migrate"]
+    environment = os.environ | {"STATE_DIR": str(tmp_path), "DATABASE_URL": "postgres://u@127.0.0.1:1/x"}
+    found = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert (found.returncode, len(found.stderr.splitlines())) == (1, 1), found.stderr
+    assert "No space left on device; make room" in found.stderr
+
+
 def other_python() -> str:
     """Return the Python below the virtual environment, which has no Django."""
     base = Path(sys.base_prefix, "bin", "python3")

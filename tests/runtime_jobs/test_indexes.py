@@ -160,6 +160,15 @@ def test_each_index_serves_its_query(filled):
     assert wrong == {}
 
 
+def test_the_limits_that_block_jobs_are_found_by_an_index():
+    """The scheduler looks for them each second, and each concurrency key and source address has a limit."""
+    query = "FROM lane_limits WHERE waiting"
+    assert query in (BASE_DIR / "orchestrator" / "maintenance" / "sql" / "count.sql").read_text()
+    with connection.cursor() as cursor:
+        cursor.execute("SET LOCAL enable_seqscan = off")
+    assert "limits_waited_for" in plan(f"SELECT id {query}")
+
+
 def by_time(**times):
     """Return the query of the API's list of jobs of a project, org-7/project-3."""
     values = {name: value.isoformat() for name, value in times.items()}

@@ -125,3 +125,21 @@ def test_an_event_tells_its_reason():
     with screen.console.capture() as shown:
         screen.event(event)
     assert shown.get().split() == ["0.00", "s", "●", "failed", "worker", "wrk_1", "timed_out", "after", "60", "s"]
+
+
+def test_an_event_without_a_state_is_separated_from_its_actor():
+    """`lease.released` fills the column of the states: `lease.releaseduid 61000 ...` was displayed."""
+    screen = Terminal()
+    event = {
+        "created_at": "2026-01-05T09:00:00Z",
+        "to_state": None,
+        "event_type": "lease.released",
+        "actor": {"kind": "worker", "id": "wrk_1"},
+        "payload": {"message": "uid 61000 is in use by another worker on this machine"},
+    }
+    with screen.console.capture() as shown:
+        screen.event(event)
+        screen.event(event)  # the same actor again is left out
+    first, second = shown.get().splitlines()
+    assert "lease.released worker wrk_1  uid 61000" in first
+    assert "lease.released uid 61000" in second

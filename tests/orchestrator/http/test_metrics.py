@@ -55,6 +55,14 @@ def test_an_empty_installation_has_numbers_too(db):
     assert value(text, "orchestrator_clock_beat_age_seconds") is None, "no clock has ever run: there is no age"
 
 
+def test_a_query_that_takes_too_long_says_nothing_about_the_database(monkeypatch):
+    """PostgreSQL ends it after two seconds. Operators are woken up when the database is down."""
+    monkeypatch.setattr(metrics, "_QUERY", "SELECT pg_sleep(60 + 0 * %(limit)s)")
+    text = scrape()
+    assert value(text, "orchestrator_metrics_queries_failed") == 1
+    assert value(text, "orchestrator_database_up") == 1
+
+
 def test_it_asks_three_times_with_a_limit_of_time_and_of_rows(organization):
     with CaptureQueriesContext(connection) as queries, nothing_lost():
         scrape()

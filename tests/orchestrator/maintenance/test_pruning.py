@@ -26,6 +26,7 @@ from orchestrator.maintenance import pruners, pruning
 from orchestrator.maintenance.pruning import PruningTask, count_old_rows
 from orchestrator.maintenance.scheduler import Scheduler
 from orchestrator.models import Count, Incident
+from orchestrator.protocols.github.models import WebhookDelivery
 from orchestrator.services import BatchJob, BatchSubmission
 from orchestrator.services.finish import ArtifactRef
 from runtime_jobs import events
@@ -235,6 +236,22 @@ def test_the_audit_log_is_deleted_in_batches(long_ago, settings, monkeypatch):
         operator_event(long_ago)
     steps: list[int] = []
     PruningTask().delete_some(seconds=60, report=lambda table, rows: table == "operator_events" and steps.append(rows))
+    assert steps == [2, 2, 1]
+
+
+@pytest.mark.parametrize("table", ["idempotency_keys", "webhook_deliveries"])
+def test_old_rows_of_a_table_are_deleted_in_batches(long_ago, monkeypatch, table):
+    """One unbounded DELETE of months exceeded the time of a statement in each round, and ended the round each time."""
+    monkeypatch.setattr(pruners, "ROWS", 2)
+    for number in range(5):
+        if table == "idempotency_keys":
+            IdempotencyKey.objects.create(
+                principal="p", operation="o", key=str(number), fingerprint="f", result_id="r", created_at=long_ago
+            )
+        else:
+            WebhookDelivery.objects.create(event="push", outcome="ignored", received_at=long_ago)
+    steps: list[int] = []
+    PruningTask().delete_some(seconds=60, report=lambda name, rows: name == table and steps.append(rows))
     assert steps == [2, 2, 1]
 
 

@@ -215,6 +215,19 @@ def test_the_process_outlives_a_round_that_failed(monkeypatch, caplog):
     assert "the connection to PostgreSQL is lost: gone" in caplog.text
 
 
+@pytest.mark.parametrize("error", [NotFound("gone"), Lease.DoesNotExist(), ZeroDivisionError()])
+def test_the_process_outlives_a_round_with_a_bug(monkeypatch, caplog, error):
+    """Outside of the tasks, too: only errors of the database were caught, and each restart met the same row."""
+
+    def round_(_self):
+        raise error
+
+    monkeypatch.setattr(Scheduler, "round", round_)
+    monkeypatch.setattr("orchestrator.maintenance.scheduler.connection.close", lambda: None)
+    Scheduler(period=0.01).run(once=True)
+    assert "a round failed" in caplog.text
+
+
 def test_numbers_that_cannot_be_counted_end_no_round(monkeypatch, caplog):
     def advance(_self):
         raise OperationalError("statement timeout") from DeadlockDetected()

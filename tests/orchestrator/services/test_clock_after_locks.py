@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from django.db import connection, connections, transaction
 
-from leases.advisory_locks import JOBS_OF_ADDRESS, advisory_xact_lock
-from leases.models import Breaker, BreakerState, Lease, Limit, LimitKind, LimitScope
+from leases.advisory_locks import JOBS_OF_ADDRESS, LIMITS_OF_QUEUE, advisory_xact_lock
+from leases.models import Breaker, BreakerState, LaneQueue, Lease, Limit, LimitKind, LimitScope
 from leases.scheduling.limits import LimitTarget
 from orchestrator import services
 from orchestrator.audit.runner import run_audit
@@ -117,6 +117,24 @@ def test_jobs_that_started_before_a_rate_was_attached_do_not_count_against_it(cl
     eventually(waits_for_a_lock, 30)
     go_on.set()
     assert len(claim.result()) == 5
+    rate.result()
+    assert Limit.objects.get(kind=LimitKind.RATE).set_at > max(Lease.objects.values_list("leased_at", flat=True))
+    assert [str(finding) for finding in run_audit()] == []
+
+
+def test_a_rate_reads_the_time_after_it_waited_for_the_claims_of_each_queue():
+    """It locks one queue after another. While it waits for the first one, a claim takes jobs of the second one."""
+    project, worker = ProjectFactory(), WorkerFactory()
+    submitted(project)
+    for _ in range(3):
+        submitted(project, priority=50)
+    first = LaneQueue.objects.earliest("pk")
+    with transaction.atomic():
+        advisory_xact_lock(LIMITS_OF_QUEUE, first.pk, shared=True)  # as a claim of that queue does
+        rate = Session(lambda: services.set_rate(org_slug=project.organization.slug, per_hour=1, burst=1, **WHY))
+        eventually(waits_for_a_lock, 30)
+        claim = Session(lambda: services.claim_many(worker=worker, offer=offer(worker), limit=3))
+        assert [claimed.job.priority for claimed in claim.result()] == [50] * 3
     rate.result()
     assert Limit.objects.get(kind=LimitKind.RATE).set_at > max(Lease.objects.values_list("leased_at", flat=True))
     assert [str(finding) for finding in run_audit()] == []
