@@ -68,6 +68,20 @@ def test_there_are_no_alerts_while_all_is_well(olga, well, now):
     assert 'class="alert ' not in page
 
 
+def test_the_dashboard_uses_the_terms_that_operators_know(olga, well, now):
+    """It had the heading `3 things need a look`, a tile `Clock alive`, `silent` workers and a column `Why`."""
+    submitted()
+    services.fail(lease_ulid=claimed(well).lease.lease_ulid, worker=well, reason=FailureReason.WORKER_ERROR)
+    seen_at(well, now - timedelta(minutes=2))
+    ClockBeat.objects.update(beat_at=now + timedelta(hours=1))
+    page = olga.get(DASHBOARD).content.decode()
+    for words in (
+        "<h2>3 alerts</h2>", "<dt>Scheduler</dt><dd>Healthy</dd>", "<small>1 offline</small>",
+        "<td>0 online, 1 offline</td>", "<h2>Recent failures ", "<th>Reason</th>",
+    ):  # fmt: skip
+        assert words in page, words
+
+
 def test_queued_and_running_jobs_are_no_alerts(well, now):
     submitted()
     taken = claimed(well)

@@ -1,5 +1,6 @@
 """Rules that every page of the admin follows."""
 
+import re
 from types import SimpleNamespace
 from uuid import uuid4
 
@@ -341,13 +342,14 @@ OLD_WORDS = (
     "the clock", "core policy", "number 1", "Number 1", "no worker fits", "Not obeyed", "Handed out", "Resend run",
     ">Taken<", "Last heard", "Whose jobs", "Lets through", ">Ends<", ">At once<", "of a key", "calm time", "Held back",
     "Tries one", ">Given<", "Trusts lease ids", "oldest first", "Jobs at once", "I have copied", "Batchs", "Api token",
-    "emberships", "told to stop", "BatchState", ">Waited<", ">Ran<", "UPLOADED", "Run again", ">Lift<",
+    "emberships", ">at once<", "told to stop", "BatchState", ">Waited<", ">Ran<", "UPLOADED", "Run again", ">Lift<",
 )  # fmt: skip
 
 
 def test_pages_use_the_terms_that_operators_know(displayed):
     for page, text in displayed.texts.items():
-        assert not [word for word in OLD_WORDS if word in text], page
+        shown = re.sub(r"(?<=>)\s+|\s+(?=<)", "", text)  # the theme surrounds labels with white space
+        assert not [word for word in OLD_WORDS if word in shown], page
 
 
 def test_no_column_has_the_name_of_a_model_field_by_accident():
