@@ -13,6 +13,7 @@ from leases.models import Limit, LimitKind, LimitScope
 from leases.scheduling.limits import LimitTarget
 from orchestrator import services
 from orchestrator.protocols.delta.runners.leases import claim_for_runner
+from orchestrator.selectors.pending_reasons import service
 from orchestrator.selectors.pending_reasons.limits import CODES
 from orchestrator.services import ConcurrencyGroup
 from runtime_jobs.models import Job
@@ -76,6 +77,13 @@ def test_behind_says_where_and_how_many_workers_are_alive(why, project):
     }
     assert why(second)["message"].startswith("Number 2 in the queue of the pool shared-linux")
     assert why(second)["position"] == 2
+
+
+def test_a_position_that_is_not_counted_to_its_end_is_that_or_later(why, project, monkeypatch):
+    monkeypatch.setattr(service, "MAX_POSITION", 2)
+    alive()
+    *_, third = (submitted(project) for _ in range(3))
+    assert why(third)["message"].startswith("Number 2 or later in the queue of the pool shared-linux")
 
 
 def test_all_workers_busy(why, project):
