@@ -22,5 +22,5 @@ def test_examples_have_no_deadline():
 
 
 def test_a_server_has_a_minute_to_start():
-    """It once had 15 seconds, which a loaded machine exceeded."""
+    """A server once had 15 seconds, which a loaded machine exceeded."""
     assert inspect.signature(eventually).parameters["seconds"].default >= 60

@@ -69,7 +69,7 @@ def test_there_are_no_alerts_while_all_is_well(olga, well, now):
 
 
 def test_the_dashboard_uses_the_terms_that_operators_know(olga, well, now):
-    """It had the heading `3 things need a look`, a tile `Clock alive`, `silent` workers and a column `Why`."""
+    """Older pages had the heading `3 things need a look`, a tile `Clock alive`, `silent` workers and a column `Why`."""
     submitted()
     services.fail(lease_ulid=claimed(well).lease.lease_ulid, worker=well, reason=FailureReason.WORKER_ERROR)
     seen_at(well, now - timedelta(minutes=2))

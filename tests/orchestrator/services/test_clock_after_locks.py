@@ -123,7 +123,7 @@ def test_jobs_that_started_before_a_rate_was_attached_do_not_count_against_it(cl
 
 
 def test_a_rate_reads_the_time_after_it_waited_for_the_claims_of_each_queue():
-    """It locks one queue after another. While it waits for the first one, a claim takes jobs of the second one."""
+    """A rate locks one queue after another. While it waits for the first one, a claim takes jobs of the second one."""
     project, worker = ProjectFactory(), WorkerFactory()
     submitted(project)
     for _ in range(3):
