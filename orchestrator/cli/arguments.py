@@ -14,7 +14,7 @@ from orchestrator.cli.errors import CommandFailed, ExitCode, UsageError
 SECONDS: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 MAX_SECONDS: Final = 365 * 86400
 _DURATION: Final = re.compile(r"(\d{1,9}(?:\.\d{1,3})?)([smhd]?)", re.ASCII)
-_PLACE_AFTER_HYPHEN: Final = re.compile(r"-[\w-]{21}", re.ASCII)
+_PLACE_LIKE_OPTION: Final = re.compile(r"-[\w-]{21}", re.ASCII)
 
 
 class StellaParser(argparse.ArgumentParser):
@@ -35,7 +35,7 @@ def attach_places(words: Sequence[str]) -> list[str]:
     """
     attached: list[str] = []
     for word in words:
-        if attached[-1:] == ["--after"] and _PLACE_AFTER_HYPHEN.fullmatch(word):
+        if attached[-1:] == ["--after"] and _PLACE_LIKE_OPTION.fullmatch(word):
             attached[-1] = f"--after={word}"
         else:
             attached.append(word)

@@ -46,7 +46,7 @@ def test_help_prints_the_overview_without_a_database(tmp_path, arguments):
 
 @pytest.mark.root
 def test_a_full_disk_is_named_in_one_line(tmp_path):
-    """The secret key cannot be written. With DATABASE_URL no PostgreSQL of ours has reported it before."""
+    """With DATABASE_URL the secret key is the first file that cannot be written: no PostgreSQL of ours starts."""
     fill = f'mount -t tmpfs -o size=4k tmpfs {tmp_path} && head -c 4096 /dev/zero >{tmp_path}/filler; exec "$@"'
     command = ["unshare", "--mount", "sh", "-c", fill, "sh", sys.executable, str(ROOT / "manage.py"), "migrate"]
     environment = os.environ | {"STATE_DIR": str(tmp_path), "DATABASE_URL": "postgres://u@127.0.0.1:1/x"}
