@@ -232,7 +232,7 @@ BODY_LIMITS = {
     "/admin/password_change/": 8 << 10,
     "/logout/": 8 << 10,
     "/admin/logout/": 8 << 10,
-    "/v1/runtime/leases": 64 << 10,  # parsed in the event loop, where a claim may wait
+    "/v1/runtime/leases": 64 << 10,  # kept in memory while a claim waits
     "/api/v1/internal/lease": 64 << 10,
     "/api/v1/runners/": 768 << 10,  # document 003; a chunk of a log has 512 KiB before base64
     "/api/v1/jobs/": 768 << 10,

@@ -54,6 +54,10 @@ class PollTerms:
     default_seconds: float
     max_seconds: float
 
+    def may_wait(self, body: bytes) -> bool:
+        """Return whether a claim with this body may wait, without parsing it: no caller is authenticated yet."""
+        return self.default_seconds > 0 or self.field.encode() in body
+
     def seconds(self, claim: dict[str, Any]) -> float:
         """Return how long the claim waits; 0 if the member has no number."""
         value = claim.get(self.field)
@@ -99,18 +103,27 @@ def poll_terms(method: str, path: str) -> PollTerms | None:
 class PollAttempt:
     """State of one long poll, shared by the middleware in the event loop and by Django's view through the scope.
 
+    The body is parsed when an authenticated worker was first answered that there is no work. Before, it is not trusted
+    with the time of the event loop, which all requests share.
+
     Attributes:
-        claim: Body of the claim.
-        until: End of the wait, on the monotonic clock.
-        offer: What the worker offers; known once an authenticated worker was answered that there is no work.
+        terms: How the claim names its wait.
+        body: Body of the claim.
+        arrived: Time of its arrival, on the monotonic clock.
+        claim: The parsed body; None until then.
+        until: End of the wait, on the monotonic clock; 0 until then.
+        offer: What the worker offers; None until then, and for a claim that does not wait.
         is_empty: The last attempt found no work.
         entry: The access log entry, from the first attempt on.
         keep_waiting: The response is withheld, and another attempt follows.
         messages: The ASGI messages of the withheld response.
     """
 
-    claim: dict[str, Any]
-    until: float
+    terms: PollTerms
+    body: bytes
+    arrived: float = field(default_factory=time.monotonic)
+    claim: dict[str, Any] | None = None
+    until: float = 0.0
     offer: OfferKey | None = None
     is_empty: bool = False
     entry: AccessLogEntry | None = None
@@ -130,7 +143,7 @@ class PollAttempt:
         return self.keep_waiting
 
     def mark_empty(self, caller: Any, path: str) -> None:
-        """Record what the caller offers, after there was no work for that.
+        """Record how long the caller waits and what it offers, after there was no work for that.
 
         Workers with equal offers can take the same jobs, so it is enough to wake one of them for a job. The offer is
         compared by its SHA-256, because it may have 64 KiB and thousands are remembered.
@@ -139,11 +152,24 @@ class PollAttempt:
             caller: The principal of the claim.
             path: The path of the claim.
         """
-        if isinstance(caller, WorkerPrincipal):
-            worker = caller.worker
-            requested = {name: self.claim.get(name) for name in OFFER_FIELDS}
+        if isinstance(caller, WorkerPrincipal) and self.asks_for_wait():
+            worker, claim = caller.worker, self.claim or {}
+            requested = {name: claim.get(name) for name in OFFER_FIELDS}
             offer = [path, requested, list(worker.labels), list(worker.capabilities)]
             self.offer = offer_key(worker.pool.slug, offer)
+
+    def mark_nothing_to_claim(self, response: "NothingToClaim") -> None:
+        """Record the same from a response that names the offer."""
+        self.is_empty = True
+        if self.asks_for_wait():
+            self.offer = response.offer
+
+    def asks_for_wait(self) -> bool:
+        """Return whether the claim asks for a wait. The first call parses the body."""
+        if self.claim is None:
+            self.claim = self.terms.parse(self.body)
+            self.until = self.arrived + self.terms.seconds(self.claim)
+        return self.until > self.arrived
 
     def outcome(self, status: int) -> str | None:
         """Return the outcome of an attempt with this response, a label of a metric; None for a refusal."""
@@ -197,7 +223,7 @@ def long_poll(view: Callable[..., HttpResponse], terms: PollTerms = WAIT_SECONDS
             return _poll_in_thread(attempt_view, terms, request, **kwargs)
         response = view(request, **kwargs)
         if isinstance(response, NothingToClaim):
-            attempt.offer, attempt.is_empty = response.offer, True
+            attempt.mark_nothing_to_claim(response)
         elif response.status_code == NO_WORK:
             attempt.mark_empty(getattr(request, "user", None), request.path)
         return response
@@ -235,16 +261,13 @@ class LongPollMiddleware:
             await self.inner(scope, receive, send)
             return
         body = (await receive())["body"]
-        claim = terms.parse(body)
-        seconds = terms.seconds(claim)
-        if not seconds:
+        if not terms.may_wait(body):
             await self.inner(scope, replay(body, receive), send)
             return
         await self.hub.start()
         disconnected = asyncio.ensure_future(_until_disconnect(receive))
         try:
-            attempt = PollAttempt(claim, until=time.monotonic() + seconds)
-            session = _PollSession(self, scope, body, attempt=attempt, disconnected=disconnected)
+            session = _PollSession(self, scope, PollAttempt(terms, body), disconnected=disconnected)
             await session.answer(send)
         finally:
             disconnected.cancel()
@@ -262,13 +285,12 @@ class _PollSession:
         self,
         middleware: LongPollMiddleware,
         scope: Message,
-        body: bytes,
-        *,
         attempt: PollAttempt,
+        *,
         disconnected: "asyncio.Future[None]",
     ) -> None:
         self.inner, self.hub, self.waiters = middleware.inner, middleware.hub, middleware.hub.waiters
-        self.scope, self.body, self.attempt, self.disconnected = scope, body, attempt, disconnected
+        self.scope, self.attempt, self.disconnected = scope, attempt, disconnected
         self.notifications, self.status = 0, CLIENT_CLOSED_REQUEST
 
     async def answer(self, send: Send) -> None:
@@ -315,7 +337,7 @@ class _PollSession:
             self.status, self.attempt.keep_waiting, self.attempt.messages = CLIENT_CLOSED_REQUEST, False, []
             self.attempt.is_empty = False
             scope = {**self.scope, ATTEMPT: self.attempt}
-            await self.inner(scope, replay(self.body, self._receive_disconnect), self._withholding(send))
+            await self.inner(scope, replay(self.attempt.body, self._receive_disconnect), self._withholding(send))
         await self._wake_next(reason)
 
     def _end_attempt(self, reason: WakeReason) -> None:

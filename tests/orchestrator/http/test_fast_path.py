@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from orchestrator import services
-from orchestrator.http.asgi.long_poll import PollAttempt
+from orchestrator.http.asgi.long_poll import WAIT_SECONDS, PollAttempt
 from orchestrator.http.asgi.sync_handler import DISCONNECTED, SyncASGIHandler
 from orchestrator.http.auth import authentication
 from orchestrator.http.auth.permissions import DenyAll
@@ -401,7 +401,7 @@ def test_attempts_of_a_long_poll_have_the_same_responses_and_the_same_wait(handl
     sent = post(world, LEASES, body)
     found = []
     for handler in (SyncASGIHandler(), SyncASGIHandler(FastPath(ROUTES))):
-        attempt = PollAttempt(body, until=float("inf"))
+        attempt = PollAttempt(WAIT_SECONDS, json.dumps(body).encode())
         scope = {"orchestrator.poll_attempt": attempt}
         first = tried(lambda sent, h=handler, s=scope: by_asgi(h, sent, **s), sent, caplog)
         entry = attempt.entry

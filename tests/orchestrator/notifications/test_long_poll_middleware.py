@@ -11,6 +11,7 @@ from orchestrator.http.asgi.long_poll import (
     POLL_TIMEOUT,
     WAIT_SECONDS,
     LongPollMiddleware,
+    NothingToClaim,
     PollTerms,
     poll_terms,
 )
@@ -62,10 +63,10 @@ class Scene:
             status = await status
         attempt = scope[ATTEMPT]
         attempt.entry = self.entry
-        if status == 204:
+        if status in (204, EMPTY) and attempt.asks_for_wait():
             attempt.offer = OFFER
-        elif status == EMPTY:
-            attempt.offer, attempt.is_empty, status = OFFER, True, 200
+        if status == EMPTY:
+            attempt.is_empty, status = True, 200
         attempt.should_keep_waiting(None, status)
         await send({"type": "http.response.start", "status": status, "headers": []})
         await send({"type": "http.response.body", "body": str(status).encode()})
@@ -315,14 +316,45 @@ def test_a_claim_without_a_valid_wait_is_passed_on_once(seconds):
         scene, seen = Scene(), []
 
         async def django(scope, receive, send):
-            seen.append((ATTEMPT in scope, json.loads((await receive())["body"])["wait_seconds"]))
+            seen.append(json.loads((await receive())["body"])["wait_seconds"])
+            attempt = scope[ATTEMPT]
+            attempt.mark_nothing_to_claim(NothingToClaim(b"", offer=OFFER))
+            assert not attempt.should_keep_waiting(Entry(), 204)
             await send({"type": "http.response.start", "status": 204, "headers": []})
 
         scene.application.inner = django
         assert await Visit(scene, {"wait_seconds": seconds}).answer() == 204
-        assert repr(seen) == repr([(False, seconds)])
+        assert (repr(seen), len(scene.waiters)) == (repr([seconds]), 0)
 
     asyncio.run(story())
+
+
+def test_a_claim_without_the_member_is_passed_on_as_any_other_request():
+    async def story():
+        scene, seen = Scene(), []
+
+        async def django(scope, receive, send):
+            seen.append((ATTEMPT in scope, json.loads((await receive())["body"])))
+            await send({"type": "http.response.start", "status": 204, "headers": []})
+
+        scene.application.inner = django
+        assert await Visit(scene, {"job_types": ["steps"]}).answer() == 204
+        assert seen == [(False, {"job_types": ["steps"]})]
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(("status", "parsed"), [(401, 0), (403, 0), (201, 0), (204, 1), (EMPTY, 1)])
+def test_the_body_is_parsed_only_after_a_worker_was_answered_that_there_is_no_work(monkeypatch, status, parsed):
+    """Whoever has no token could otherwise take the event loop's time with bodies of 64 KiB."""
+    bodies, parse = [], PollTerms.parse
+    monkeypatch.setattr(PollTerms, "parse", lambda terms, body: bodies.append(body) or parse(terms, body))
+
+    async def story():
+        await Scene(status).visit(seconds=0.01).answer()
+
+    asyncio.run(story())
+    assert len(bodies) == parsed
 
 
 def test_a_wait_has_a_limit(monkeypatch):
