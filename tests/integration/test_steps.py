@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import subprocess
+import sys
 import urllib.request
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +20,7 @@ from tests.factories import TIMINGS, api_token, submitted_steps
 from tests.integration.conftest import Yard
 from tests.integration.test_worker_faults import marked_sleep
 from tests.workers.agent.scripted import wait_until
-from tests.workers.agent.worker_process import processes_with
+from tests.workers.agent.worker_process import ROOT, processes_with
 
 pytestmark = pytest.mark.slow
 
@@ -130,6 +134,31 @@ def test_a_failed_step_a_cancel_and_the_time_of_all_steps_end_a_job(yard: Yard) 
     assert processes_with(slow_mark) == []
     worker.signal(signal.SIGTERM)
     assert worker.end() == 0, worker.log
+
+
+@pytest.mark.root
+def test_the_time_limit_is_reported_although_another_worker_of_the_machine_runs_jobs(yard: Yard) -> None:
+    """The other one has a network of its own, so that it cannot see which uids are reserved.
+
+    At commit 8637103 it took the uid of the running step, and its own job's end killed the step: `command_failed`. A
+    step that had just begun failed without a result.
+    """
+    mark = marked_sleep(60)
+    # Long enough for the other worker's attempt on a machine that is loaded by others.
+    job = submit(yard, "true", f"sleep {mark}", timeout_seconds=12)
+    place = yard.root / "place"
+    place.mkdir()
+    worker = yard.start(yard.enrol("one"), "--once", engine="bubblewrap")
+    wait_until(lambda: processes_with(mark))
+    (uid,) = {Path(f"/proc/{pid}").stat().st_uid for pid in processes_with(mark)} - {0}
+    os.chown(place, uid, uid)
+    lone_worker = ["-m", "tests.workers.engines.lone_worker", "bubblewrap", str(uid), str(place), "true"]
+    other = subprocess.run(
+        ["unshare", "--net", sys.executable, *lone_worker], cwd=ROOT, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )  # fmt: skip
+    assert worker.end() == 0, worker.log
+    late = yard.ended(job)
+    assert (late.failure_reason, len(late.result["steps"])) == ("timed_out", 2), other.stdout
 
 
 def test_a_worker_killed_before_its_word_was_taken_tells_it_in_its_next_life(yard: Yard) -> None:

@@ -56,17 +56,26 @@ def engine(request):
     return engine_named(request.param, first_uid=FIRST_UID, use_volumes=False)
 
 
-def test_a_reserved_uid_is_refused_to_other_workers(engine):
+@pytest.mark.parametrize(
+    ("container", "refusal"),
+    [
+        ([], f"uid {FIRST_UID + 20} is in use by another worker"),
+        (["unshare", "--net"], f"uid {FIRST_UID + 20} is in use by a worker of another network namespace"),
+    ],
+    ids=["same network", "other network"],
+)
+def test_a_reserved_uid_is_refused_to_other_workers(engine, container, refusal):
+    """Also while no job runs under it, as between two steps: no process shows whose it is then."""
     script = (
         "import sys; from workers.engines import engine_named\n"
         f"with engine_named({engine.name!r}, first_uid={FIRST_UID}).reserved(20): print('reserved', flush=True); input()"
     )
     other = subprocess.Popen(
-        [sys.executable, "-c", script], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [*container, sys.executable, "-c", script], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )  # fmt: skip
     with other:
         wait_for(other.stdout, b"reserved")
-        with pytest.raises(EngineUnavailable, match=f"uid {FIRST_UID + 20} is in use by another worker"):
+        with pytest.raises(EngineUnavailable, match=refusal):
             engine.reserved(20).__enter__()
         with engine.reserved(21):
             pass
@@ -88,3 +97,21 @@ def test_a_job_of_a_worker_in_another_network_namespace_is_left_alone(engine):
         engine.clean([22])
         assert other.poll() is None
         other.kill()
+
+
+def test_a_name_in_the_network_of_a_job_reserves_no_uid(engine):
+    """A job could keep workers from their uids otherwise."""
+    script = (
+        "import socket; name = socket.socket(socket.AF_UNIX)\n"
+        f"name.bind('\\0runtime-orchestrator/uid/{FIRST_UID + 20}'); print('bound', flush=True); input()"
+    )
+    as_job = ["setpriv", f"--reuid={FIRST_UID + 22}", "--clear-groups"]
+    job = subprocess.Popen(
+        ["unshare", "--net", *as_job, sys.executable, "-c", script],
+        cwd="/", stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    )  # fmt: skip
+    with job:
+        wait_for(job.stdout, b"bound")
+        with engine.reserved(20):
+            pass
+        job.kill()

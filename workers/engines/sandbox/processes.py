@@ -124,6 +124,30 @@ def foreign_process(uid: int) -> int | None:
     return next((pid for pid in tops if _network_namespace(pid) not in (ours, None)), None)
 
 
+def other_worker_has_name(name: str, inode: int) -> bool:
+    """Report whether a worker of another network namespace has a socket of this name (abstract ones begin with `@`).
+
+    Only namespaces with a process of our own account are looked at: a job may give any name to a socket of its sandbox.
+    Workers of another process namespace are not found, and need not be: `kill_uid` does not reach their jobs.
+
+    Args:
+        name: The name.
+        inode: The socket that we gave this name.
+    """
+    looked_at = set()
+    for pid in of_uid(os.geteuid()):
+        namespace = _network_namespace(pid)
+        if namespace not in looked_at:
+            with contextlib.suppress(OSError):  # it has ended: another process of the namespace may show the names
+                sockets = (PROC / str(pid) / "net/unix").read_text("utf-8", "replace")
+                looked_at.add(namespace)
+                # Address, references, protocol, flags, type, state, inode, and the name of those that have one.
+                rows = (line.split(maxsplit=7) for line in sockets.splitlines())
+                if any(row[7:] == [name] and row[6] != str(inode) for row in rows):
+                    return True
+    return False
+
+
 def _network_namespace(pid: int | str) -> str | None:
     """Return the namespace's name, or None for a process that has ended."""
     try:

@@ -100,18 +100,23 @@ class UidSlots:
 def _reserved_uid(uid: int | None) -> Iterator[None]:
     """Hold a name in the abstract socket namespace: the kernel gives it to one process and frees it at its end.
 
-    The name is visible in one network namespace. A worker of another one is recognized by the processes of its jobs.
+    Each network namespace has its own names, so those of the others are looked at too. Each worker looks after it has
+    its own name: of two that start at the same time, at least one finds the other's. Processes of the uid that have no
+    such name belong to another program.
     """
     if uid is None:
         yield
         return
     with contextlib.suppress(KeyError):
         raise EngineUnavailable(f"uid {uid} belongs to the account {pwd.getpwuid(uid).pw_name}: set WORKER_FIRST_UID")
+    path = f"runtime-orchestrator/uid/{uid}"
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as name:
         try:
-            name.bind(f"\0runtime-orchestrator/uid/{uid}")
+            name.bind(f"\0{path}")
         except OSError as error:
             raise EngineUnavailable(f"uid {uid} is in use by another worker on this machine") from error
+        if processes.other_worker_has_name(f"@{path}", os.fstat(name.fileno()).st_ino):
+            raise EngineUnavailable(f"uid {uid} is in use by a worker of another network namespace")
         if pid := processes.foreign_process(uid):
             raise EngineUnavailable(f"uid {uid} is in use by process {pid} of another network namespace")
         yield
