@@ -15,6 +15,7 @@ from leases.scheduling.fair_share import ensure_share
 from leases.scheduling.limit_attachment import limits_for_lane, limits_for_queue
 from leases.scheduling.limits import KeyRoom, LimitTarget, set_limit
 from leases.scheduling.plan_limits import sync_plan_limits
+from leases.scheduling.reused_ids import get_or_create
 from runtime_jobs.models import Job
 
 # Jobs of this priority or a higher one are counted by the limit, not stopped (document 002).
@@ -130,7 +131,7 @@ def _create_lane(job: Job) -> int:
     _ensure_limit(LimitTarget(LimitScope.KEY, job.org_slug, job.concurrency_key), LimitKind.CONCURRENCY)
     attributes = {"project_slug": job.project_slug} | key
     limits = limits_for_lane(org_slug=job.org_slug, **attributes)
-    lane, _ = Lane.objects.get_or_create(queue_id=queue.pk, **attributes, defaults={"limits": limits})
+    lane, _ = get_or_create(Lane, queue_id=queue.pk, **attributes, defaults={"limits": limits})
     return lane.pk
 
 
@@ -140,7 +141,7 @@ def _get_or_create_queue(job: Job) -> LaneQueue:
     )
     attributes = {"pool": job.pool, "profile_id": profile.pk, "org_slug": job.org_slug, "priority": job.priority}
     limits = limits_for_queue(org_slug=job.org_slug, job_type=job.job_type, priority=job.priority)
-    queue, _ = LaneQueue.objects.get_or_create(**attributes, defaults={"tier": job.priority, "limits": limits})
+    queue, _ = get_or_create(LaneQueue, **attributes, defaults={"tier": job.priority, "limits": limits})
     return queue
 
 

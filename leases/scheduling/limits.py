@@ -11,6 +11,7 @@ from django.db.models import Count
 from leases.advisory_locks import LIMIT_FULL, QUEUES_OF_ORGANIZATION, advisory_xact_lock
 from leases.models import Limit, LimitKind, LimitScope, LimitSlot
 from leases.scheduling.limit_attachment import ALL_TYPES, attach_limit, detach_limit
+from leases.scheduling.reused_ids import get_or_create
 from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import TooManyConcurrencyKeys
 
@@ -103,7 +104,7 @@ def set_limit(
         **terms: `max_active`, or `per_hour` and `burst`; `until`, `note`, `binds_below`, `one_shot`.
     """
     advisory_xact_lock(QUEUES_OF_ORGANIZATION, subject.org_slug)
-    limit, made = Limit.objects.get_or_create(kind=kind, **subject.columns, defaults=terms)
+    limit, made = get_or_create(Limit, kind=kind, **subject.columns, defaults=terms)
     advisory_xact_lock(LIMIT_FULL, limit.pk)
     if terms.get("max_active") is not None:
         _resize_slots(limit, terms["max_active"])
