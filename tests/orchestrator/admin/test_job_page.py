@@ -90,6 +90,15 @@ def test_a_waiting_job_says_its_place_and_who_could_take_it(olga, worker):
     assert summary.colour == "info"
 
 
+def test_a_waiting_job_that_was_leased_before_is_redelivered(olga, worker):
+    job = submitted()
+    assert not [sentence for sentence in summary_of(olga, job).sentences if "Redelivered" in sentence]
+    for sentence in ("Redelivered: leased 1 time before.", "Redelivered: leased 2 times before."):
+        services.release(lease_ulid=claimed(worker).lease.lease_ulid, worker=worker)
+        assert sentence in summary_of(olga, job).sentences
+    assert sentence in page_of(olga, job).content.decode()
+
+
 def test_a_running_job_says_where_and_how_long_and_how_far(olga, worker):
     submitted()
     taken = claimed(worker)

@@ -93,6 +93,20 @@ def test_a_plan_and_a_pool_keep_their_names(olga, plan):
     assert [event[:2] for event in events()] == [("plan.changed", "plan:team"), ("pool.changed", "pool:shared-linux")]
 
 
+def test_aging_is_switched_off_and_on_for_one_pool(olga):
+    """Document 002 demands the strict order of priorities."""
+    pool = PoolFactory(aging=True)
+    form = {"slug": pool.slug, "description": "", "least_isolation": "namespaces"}
+    assert 'name="aging"' in olga.get(address(Pool, "change", pool.pk)).content.decode()
+    found = []
+    for switch in ({}, {"aging": "on"}):
+        olga.post(address(Pool, "change", pool.pk), form | switch)
+        pool.refresh_from_db()
+        found.append(pool.aging)
+    assert found == [False, True]
+    assert [event[0] for event in events()] == ["pool.changed", "pool.changed"]
+
+
 def test_a_membership_is_given_and_ended(olga, plan):
     user, organization = person("mia"), OrganizationFactory(slug="acme")
     olga.post(address(Membership, "add"), {"user": user.pk, "organization": organization.pk, "role": "operator"})
