@@ -1,6 +1,7 @@
-"""The commands of docs/tutorial.md, one after the other in one shell, print what the tutorial says."""
+"""The requests of docs/tutorial.md, one after the other in one shell, print what the tutorial says."""
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -15,7 +16,7 @@ from config.paths import BASE_DIR
 from tests import prepared_cluster
 from tests.live_server import eventually
 from tests.orchestrator.devtools.conftest import Installation, LaunchedProcess
-from tests.orchestrator.devtools.test_up import up
+from tests.orchestrator.devtools.test_up import STARTED_WITHIN, up
 
 pytestmark = pytest.mark.timeout(600)
 END = "--- end of the block"
@@ -63,8 +64,13 @@ class Shell:
         self.scratch = installation.state
         self.process = subprocess.Popen(
             ["bash"], cwd=BASE_DIR, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            env=installation.environment | {"PORT": address.rpartition(":")[2]},
+            env=installation.environment | {"PORT": address.rpartition(":")[2]}, start_new_session=True,
         )  # fmt: skip
+
+    def end(self) -> None:
+        """End it with the commands that run in it."""
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.communicate()
 
     def run(self, commands: str) -> str:
         """Return what the commands print."""
@@ -99,11 +105,12 @@ def start_second_worker(installation: Installation, address: str) -> LaunchedPro
     token_file.touch(mode=0o600)
     done = re.search(r'href="(/admin/workers/worker/[^"]+/change/)"[^>]*>\s*Done', page).group(1)
     worker_page = session.get(address + done, timeout=60).text
-    lines = re.search(r"rto_worker_\w+", page).group(), re.search(r"wrk_\w+", worker_page).group()
+    lines = re.search(r"rto_worker_[\w-]+", page).group(), re.search(r"wrk_\w+", worker_page).group()
     token_file.write_text("\n".join(lines))
     arguments = ("--server", address, "--token-file", str(token_file), "--work-dir", str(installation.state / "second"))
     worker = installation.manage("runworker", *arguments)
-    eventually(lambda: any("job claimed" in line for line in worker.errors) or worker.process.poll() is not None)
+    eventually(lambda: worker.process.poll() is not None or "job claimed" in worker.everything(), STARTED_WITHIN)
+    assert worker.process.poll() is None, worker.everything()
     return worker
 
 
@@ -121,12 +128,12 @@ def started() -> Iterator[tuple[Installation, str]]:
         installation.end()
 
 
-def test_every_command_prints_what_the_tutorial_says(started):
+def test_the_requests_print_what_the_tutorial_says(started):
     installation, address = started
     shell, workers = Shell(installation, address), []
     found = blocks()
     assert [block.section[0] for block in found] == ["3", "4", "4", "4", "5", "5", "6", "7", "7", "8", "8", "9", "1"]
-    with shell.process:
+    try:
         for block in found:
             if block.section.startswith("9."):
                 workers.append(start_second_worker(installation, address))
@@ -135,7 +142,8 @@ def test_every_command_prints_what_the_tutorial_says(started):
                 printed, expected = (re.sub(r'"status": "\w+"', "", text) for text in (printed, expected))
             if expected:
                 assert printed == expected, f"{block.section}\n{block.commands}"
-        shell.process.stdin.close()
+    finally:
+        shell.end()
     for worker in workers:
         worker.signal(signal.SIGTERM)
         assert worker.wait() == 0, worker.everything()
