@@ -84,6 +84,23 @@ def test_a_reserved_uid_is_refused_to_other_workers(engine, container, refusal):
         pass
 
 
+def test_a_worker_whose_namespace_is_hidden_is_found_among_others(engine, monkeypatch):
+    """A process with more rights than ours does not show which namespaces it has."""
+    script = (
+        "import socket; name = socket.socket(socket.AF_UNIX)\n"
+        f"name.bind('\\0runtime-orchestrator/uid/{FIRST_UID + 20}'); print('bound', flush=True); input()"
+    )
+    other = subprocess.Popen(
+        ["unshare", "--net", sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )  # fmt: skip
+    with other:
+        wait_for(other.stdout, b"bound")
+        monkeypatch.setattr(processes, "_network_namespace", lambda pid: processes.HIDDEN)
+        with pytest.raises(EngineUnavailable, match="in use by a worker of another network namespace"):
+            engine.reserved(20).__enter__()
+        other.kill()
+
+
 def test_a_job_of_a_worker_in_another_network_namespace_is_left_alone(engine):
     uid = FIRST_UID + 22
     other = subprocess.Popen(["unshare", "--net", "setpriv", f"--reuid={uid}", "--clear-groups", "sleep", "60"])

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PROC = Path("/proc")
+HIDDEN = "hidden"  # instead of the name of a namespace that we may not read
 # For the death of killed processes. They need processor time for it, which a loaded machine gives them late. A run that
 # does not wait for it would report a failure of the sandbox, whatever the command's own end was.
 DEATH_SECONDS = 30.0
@@ -128,7 +129,8 @@ def other_worker_has_name(name: str, inode: int) -> bool:
     """Report whether a worker of another network namespace has a socket of this name (abstract ones begin with `@`).
 
     Only namespaces with a process of our own account are looked at: a job may give any name to a socket of its sandbox.
-    Workers of another process namespace are not found, and need not be: `kill_uid` does not reach their jobs.
+    Workers outside of our process namespace are not found. `kill_uid` does not reach their jobs; but a worker outside,
+    which sees ours, reaches those of ours.
 
     Args:
         name: The name.
@@ -140,7 +142,8 @@ def other_worker_has_name(name: str, inode: int) -> bool:
         if namespace not in looked_at:
             with contextlib.suppress(OSError):  # it has ended: another process of the namespace may show the names
                 sockets = (PROC / str(pid) / "net/unix").read_text("utf-8", "replace")
-                looked_at.add(namespace)
+                if namespace != HIDDEN:  # of a process with more rights than ours: each may have another one
+                    looked_at.add(namespace)
                 # Address, references, protocol, flags, type, state, inode, and the name of those that have one.
                 rows = (line.split(maxsplit=7) for line in sockets.splitlines())
                 if any(row[7:] == [name] and row[6] != str(inode) for row in rows):
@@ -153,7 +156,7 @@ def _network_namespace(pid: int | str) -> str | None:
     try:
         return str((PROC / str(pid) / "ns/net").readlink())
     except PermissionError:
-        return "hidden"
+        return HIDDEN
     except OSError:
         return None
 
