@@ -74,7 +74,7 @@ class Shell:
 
     def run(self, commands: str) -> str:
         """Return what the commands print."""
-        commands = commands.replace(".venv/bin/python", sys.executable).replace("/tmp/", f"{self.scratch}/")
+        commands = commands.replace("/tmp/", f"{self.scratch}/").replace(".venv/bin/python", sys.executable)
         self.process.stdin.write(f"{commands}\necho; echo '{END}'\n")
         self.process.stdin.flush()
         lines = iter(self.process.stdout.readline, "")
