@@ -56,6 +56,22 @@ def engine(request):
     return engine_named(request.param, first_uid=FIRST_UID, use_volumes=False)
 
 
+@contextlib.contextmanager
+def name_in_another_network(*account):
+    """Hold the name that reserves FIRST_UID + 20, by a process with a network of its own and the uid of `account`."""
+    script = (
+        "import socket; name = socket.socket(socket.AF_UNIX)\n"
+        f"name.bind('\\0runtime-orchestrator/uid/{FIRST_UID + 20}'); print('bound', flush=True); input()"
+    )
+    command = ["unshare", "--net", *account, sys.executable, "-c", script]
+    with subprocess.Popen(command, cwd="/", stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        try:
+            wait_for(holder.stdout, b"bound")
+            yield
+        finally:
+            holder.kill()
+
+
 @pytest.mark.parametrize(
     ("container", "refusal"),
     [
@@ -85,20 +101,14 @@ def test_a_reserved_uid_is_refused_to_other_workers(engine, container, refusal):
 
 
 def test_a_worker_whose_namespace_is_hidden_is_found_among_others(engine, monkeypatch):
-    """A process with more rights than ours does not show which namespaces it has."""
-    script = (
-        "import socket; name = socket.socket(socket.AF_UNIX)\n"
-        f"name.bind('\\0runtime-orchestrator/uid/{FIRST_UID + 20}'); print('bound', flush=True); input()"
-    )
-    other = subprocess.Popen(
-        ["unshare", "--net", sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )  # fmt: skip
-    with other:
-        wait_for(other.stdout, b"bound")
+    """A process with more rights than ours does not show which namespaces it has.
+
+    The test has all rights, so the names of namespaces are replaced: no process hides its own from it.
+    """
+    with name_in_another_network():
         monkeypatch.setattr(processes, "_network_namespace", lambda pid: processes.HIDDEN)
         with pytest.raises(EngineUnavailable, match="in use by a worker of another network namespace"):
             engine.reserved(20).__enter__()
-        other.kill()
 
 
 def test_a_job_of_a_worker_in_another_network_namespace_is_left_alone(engine):
@@ -118,17 +128,5 @@ def test_a_job_of_a_worker_in_another_network_namespace_is_left_alone(engine):
 
 def test_a_name_in_the_network_of_a_job_reserves_no_uid(engine):
     """A job could keep workers from their uids otherwise."""
-    script = (
-        "import socket; name = socket.socket(socket.AF_UNIX)\n"
-        f"name.bind('\\0runtime-orchestrator/uid/{FIRST_UID + 20}'); print('bound', flush=True); input()"
-    )
-    as_job = ["setpriv", f"--reuid={FIRST_UID + 22}", "--clear-groups"]
-    job = subprocess.Popen(
-        ["unshare", "--net", *as_job, sys.executable, "-c", script],
-        cwd="/", stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-    )  # fmt: skip
-    with job:
-        wait_for(job.stdout, b"bound")
-        with engine.reserved(20):
-            pass
-        job.kill()
+    with name_in_another_network("setpriv", f"--reuid={FIRST_UID + 22}", "--clear-groups"), engine.reserved(20):
+        pass

@@ -109,13 +109,13 @@ def _reserved_uid(uid: int | None) -> Iterator[None]:
         return
     with contextlib.suppress(KeyError):
         raise EngineUnavailable(f"uid {uid} belongs to the account {pwd.getpwuid(uid).pw_name}: set WORKER_FIRST_UID")
-    path = f"runtime-orchestrator/uid/{uid}"
+    reservation = f"runtime-orchestrator/uid/{uid}"
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as name:
         try:
-            name.bind(f"\0{path}")
+            name.bind(f"\0{reservation}")
         except OSError as error:
             raise EngineUnavailable(f"uid {uid} is in use by another worker on this machine") from error
-        if processes.other_worker_has_name(f"@{path}", os.fstat(name.fileno()).st_ino):
+        if processes.other_worker_has_name(f"@{reservation}", os.fstat(name.fileno()).st_ino):
             raise EngineUnavailable(f"uid {uid} is in use by a worker of another network namespace")
         if pid := processes.foreign_process(uid):
             raise EngineUnavailable(f"uid {uid} is in use by process {pid} of another network namespace")
