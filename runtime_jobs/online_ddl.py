@@ -5,6 +5,7 @@ Every function may be repeated: a migration that was interrupted starts again fr
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from django.db import OperationalError, transaction
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from django.db.backends.base.base import BaseDatabaseWrapper
     from django.db.backends.base.schema import BaseDatabaseSchemaEditor
 
 # Below deadlock_timeout, so that a lock which is not granted ends the attempt here and no operation elsewhere.
@@ -42,8 +44,40 @@ def run_with_short_locks(schema_editor: BaseDatabaseSchemaEditor, statements: Se
             if attempt == MAX_ATTEMPTS:
                 raise
             time.sleep(PAUSE_SECONDS)
+            interrupt_autovacuum(connection)
         else:
             return
+
+
+def interrupt_autovacuum(connection: BaseDatabaseWrapper) -> None:
+    """Interrupt each autovacuum of a table of this schema, so that the next attempt gets its locks.
+
+    PostgreSQL interrupts one for a session that has waited `deadlock_timeout` for its table, which no attempt does. So
+    this waits for a lock that vacuums hold and operations do not need. Other holders of that lock, such as VACUUM of an
+    operator, are left alone after `deadlock_timeout` and a second.
+
+    Args:
+        connection: Its role owns the tables.
+    """
+    for table in _vacuumed_tables(connection):
+        with contextlib.suppress(OperationalError), transaction.atomic(connection.alias), connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT set_config('lock_timeout', (setting::integer + 1000)::text, true) FROM pg_settings"
+                " WHERE name = 'deadlock_timeout'"
+            )
+            cursor.execute(f"LOCK TABLE {table} IN SHARE UPDATE EXCLUSIVE MODE")
+
+
+def _vacuumed_tables(connection: BaseDatabaseWrapper) -> list[str]:
+    """Return the tables that another session vacuums, analyzes or changes."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT DISTINCT c.oid::regclass::text FROM pg_locks l JOIN pg_class c ON c.oid = l.relation"
+            " JOIN pg_database d ON d.oid = l.database AND d.datname = current_database()"
+            " WHERE l.mode = 'ShareUpdateExclusiveLock' AND l.granted AND l.pid <> pg_backend_pid()"
+            " AND c.relkind IN ('r', 'p') AND c.relnamespace = current_schema()::regnamespace"
+        )
+        return [str(row[0]) for row in cursor.fetchall()]
 
 
 def replace_index(schema_editor: BaseDatabaseSchemaEditor, name: str, definition: str, *, unique: bool = False) -> None:

@@ -1,11 +1,19 @@
-"""Migrations that change indexes keep the rules that unique indexes enforce, also after an interruption."""
+"""Migrations change tables that are in use.
+
+Those that change indexes keep the rules that unique indexes enforce, also after an interruption.
+"""
 
 from types import SimpleNamespace
 
+import psycopg
 import pytest
-from django.db import connection
+from django.core.management import call_command
+from django.core.management.commands import migrate as django_migrate
+from django.db import OperationalError, connection
 
+from orchestrator.management.commands import migrate
 from runtime_jobs import online_ddl
+from tests.live_server import eventually
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -99,3 +107,75 @@ def test_an_index_that_an_interrupted_build_left_is_not_trusted(statements):
     with connection.cursor() as cursor:
         cursor.execute("SELECT indexdef FROM pg_indexes WHERE indexname = %s", [NAME])
         assert "(job_ulid) WHERE (completed_at IS NULL)" in cursor.fetchone()[0]
+
+
+SLOW_VACUUM = ", ".join(
+    f"autovacuum_{name}"
+    for name in (
+        *("vacuum_threshold = 0", "vacuum_scale_factor = 0", "analyze_threshold = 2000000000"),
+        *("vacuum_cost_limit = 1", "vacuum_cost_delay = 100"),  # 20 ms for each page or more: minutes for the table
+    )
+)
+
+
+def execute(statement):
+    with connection.cursor() as cursor:
+        cursor.execute(statement)
+        return cursor.fetchall() if cursor.description else []
+
+
+CHANGE = "ALTER TABLE busy DROP COLUMN filler"
+
+
+@pytest.fixture
+def busy_table():
+    execute("CREATE TABLE busy (id integer, filler text)")
+    yield "busy"
+    execute("DROP TABLE busy")
+
+
+def columns():
+    found = "SELECT attname FROM pg_attribute WHERE attrelid = 'busy'::regclass AND attnum > 0 AND NOT attisdropped"
+    return [name for (name,) in execute(found)]
+
+
+def is_vacuumed():
+    return execute("SELECT 1 FROM pg_locks WHERE relation = 'busy'::regclass AND mode = 'ShareUpdateExclusiveLock'")
+
+
+def by_command(monkeypatch):
+    """Change the table as a migration of Django's operations does."""
+
+    def migration(command, *_, **options):
+        command.verbosity = options["verbosity"]
+        command.migration_progress_callback("apply_start", SimpleNamespace(atomic=True))
+        execute(CHANGE)
+
+    monkeypatch.setattr(migrate, "MAX_ATTEMPTS", 3)
+    monkeypatch.setattr(django_migrate.Command, "handle", migration)
+    call_command("migrate", verbosity=0)
+
+
+def by_function(monkeypatch):
+    """Change the table as a migration does that is not atomic."""
+    monkeypatch.setattr(online_ddl, "MAX_ATTEMPTS", 3)
+    online_ddl.run_with_short_locks(EDITOR, [CHANGE])
+
+
+@pytest.mark.parametrize("change", [by_command, by_function])
+def test_a_migration_interrupts_an_autovacuum(busy_table, change, monkeypatch):
+    execute(f"ALTER TABLE busy SET ({SLOW_VACUUM})")
+    execute("INSERT INTO busy SELECT n, repeat('x', 1000) FROM generate_series(1, 20000) n")
+    execute("DELETE FROM busy")
+    eventually(is_vacuumed, 120)
+    change(monkeypatch)
+    assert columns() == ["id"]
+
+
+def test_a_migration_leaves_the_vacuum_of_an_operator_alone(busy_table, database_url, monkeypatch):
+    with psycopg.connect(database_url) as operator:
+        operator.execute("LOCK TABLE busy IN SHARE UPDATE EXCLUSIVE MODE")
+        with pytest.raises(OperationalError, match="lock timeout"):
+            by_function(monkeypatch)
+        assert operator.execute("SELECT count(*) FROM busy").fetchone() == (0,)
+    assert columns() == ["id", "filler"]

@@ -7,7 +7,7 @@ from django.core.management.commands import migrate
 from django.db import OperationalError, connections
 from django.db.migrations import Migration
 
-from runtime_jobs.online_ddl import LOCK_TIMEOUT, MAX_ATTEMPTS, PAUSE_SECONDS
+from runtime_jobs.online_ddl import LOCK_TIMEOUT, MAX_ATTEMPTS, PAUSE_SECONDS, interrupt_autovacuum
 
 GIVEN_WAY = frozenset({"55P03", "40P01"})  # lock_not_available, deadlock_detected
 
@@ -39,6 +39,7 @@ class Command(migrate.Command):
             if options["verbosity"]:
                 self.stdout.write(" a table is in use: starting again")
             time.sleep(PAUSE_SECONDS)
+            interrupt_autovacuum(self.connection)
         self._run("RESET lock_timeout")
 
     def migration_progress_callback(self, action: str, migration: Migration | None = None, fake: bool = False) -> None:
