@@ -1,12 +1,15 @@
 """Promises of every engine that really runs something: the command, its places, its trace."""
 
+import select
 import threading
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
-from workers.engines.contract import RunSpec, StopSignal
+from workers.engines.contract import EgressPolicy, RunSpec, StopSignal
+from workers.engines.sandbox import launcher
 
 
 def test_the_trace_begins_with_the_command(bench):
@@ -26,6 +29,27 @@ def test_what_does_not_exist_is_not_found(bench):
         run = bench.run(name)
         assert (run.kind, run.result.exit_code) == ("not_found", None)
         assert f"cannot run '{name}': No such file or directory" in run.output
+
+
+class LatePoll:
+    """Returns nothing until the launcher has ended, as for a worker that gets no processor meanwhile."""
+
+    def __init__(self):
+        self.poll_now = select.poll()
+
+    def register(self, connection, events):
+        self.poll_now.register(connection, events)
+
+    def poll(self, milliseconds):
+        while not any(event & select.POLLHUP for _, event in self.poll_now.poll(milliseconds)):
+            time.sleep(0.01)
+        return []
+
+
+def test_what_does_not_exist_is_not_found_when_the_launcher_ended_between_two_looks(bench, monkeypatch):
+    monkeypatch.setattr(launcher, "select", SimpleNamespace(poll=LatePoll, POLLIN=select.POLLIN))
+    run = bench.run("no-such-command", egress=EgressPolicy(("example.test",)))
+    assert (run.kind, run.result.exit_code) == ("not_found", None)
 
 
 def test_what_may_not_be_executed_is_not_found(bench):

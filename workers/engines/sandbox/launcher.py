@@ -140,10 +140,14 @@ class Launcher:
         return text in (b"notices", b"port")
 
     def start_error(self) -> int | None:
-        """Return the errno for which the command could not be started, or None."""
+        """Return the errno for which the command could not be started, or None.
+
+        The launcher may have ended between two looks of `wait_until_ready`, so several messages may be unread.
+        """
         with contextlib.suppress(OSError):
             self.ours.settimeout(0)
-            self._handle_message(self.ours.recv(64))
+            while text := self.ours.recv(64):
+                self._handle_message(text)
         return self.failure
 
     def go(self) -> None:
