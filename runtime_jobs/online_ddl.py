@@ -52,9 +52,9 @@ def run_with_short_locks(schema_editor: BaseDatabaseSchemaEditor, statements: Se
 def interrupt_autovacuum(connection: BaseDatabaseWrapper) -> None:
     """Interrupt each autovacuum of a table of this schema, so that the next attempt gets its locks.
 
-    PostgreSQL interrupts one for a session that has waited `deadlock_timeout` for its table, which no attempt does. So
-    this waits for a lock that vacuums hold and operations do not need. Other holders of that lock, such as VACUUM of an
-    operator, are left alone after `deadlock_timeout` and a second.
+    PostgreSQL interrupts an autovacuum for a session that has waited `deadlock_timeout` for its table. No attempt waits
+    that long. So this function waits for a lock that vacuums hold and operations do not need. It waits
+    `deadlock_timeout` and one second for each table: VACUUM of an operator holds the same lock, and continues.
 
     Args:
         connection: Its role owns the tables.

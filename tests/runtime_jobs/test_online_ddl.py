@@ -26,14 +26,19 @@ class Interrupted(Exception):
     """Replaces the end of the process that migrates."""
 
 
-def rules():
+def execute(statement):
     with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT relname FROM pg_index JOIN pg_class c ON c.oid = indexrelid"
-            " WHERE indrelid = 'runtime_worker_leases'::regclass AND relname LIKE 'one_open%%' AND indisvalid"
-            " AND indisunique ORDER BY 1"
-        )
-        return [name for (name,) in cursor.fetchall()]
+        cursor.execute(statement)
+        return cursor.fetchall() if cursor.description else []
+
+
+def rules():
+    found = execute(
+        "SELECT relname FROM pg_index JOIN pg_class c ON c.oid = indexrelid"
+        " WHERE indrelid = 'runtime_worker_leases'::regclass AND relname LIKE 'one_open%' AND indisvalid"
+        " AND indisunique ORDER BY 1"
+    )
+    return [name for (name,) in found]
 
 
 def replace():
@@ -118,12 +123,6 @@ SLOW_VACUUM = ", ".join(
 )
 
 
-def execute(statement):
-    with connection.cursor() as cursor:
-        cursor.execute(statement)
-        return cursor.fetchall() if cursor.description else []
-
-
 CHANGE = "ALTER TABLE busy DROP COLUMN filler"
 
 
@@ -144,7 +143,11 @@ def is_vacuumed():
 
 
 def by_command(monkeypatch):
-    """Change the table as a migration of Django's operations does."""
+    """Change the table as a migration of Django's operations does.
+
+    Django's command is replaced by one migration: all of this release are applied. Three attempts, so that a test that
+    fails takes seconds.
+    """
 
     def migration(command, *_, **options):
         command.verbosity = options["verbosity"]

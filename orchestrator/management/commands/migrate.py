@@ -17,7 +17,8 @@ class Command(migrate.Command):
 
     An atomic migration may need the locks of several tables, in another order than an operation. So it waits for each
     lock for less than `deadlock_timeout`, gives back all its locks, and starts again. PostgreSQL would end the
-    migration or the operation. A migration that is not atomic waits in `runtime_jobs.online_ddl` instead.
+    migration or the operation. Before it starts again, it interrupts an autovacuum of a table, which would hold the
+    table for longer than all attempts. A migration that is not atomic waits in `runtime_jobs.online_ddl` instead.
     """
 
     help = "Applies the migrations of this release, while the processes of the former one may serve."

@@ -142,7 +142,7 @@ class Launcher:
     def start_error(self) -> int | None:
         """Return the errno for which the command could not be started, or None.
 
-        The launcher may have ended between two looks of `wait_until_ready`, so several messages may be unread.
+        The launcher may have ended between two polls of `wait_until_ready`, so several messages may be unread.
         """
         with contextlib.suppress(OSError):
             self.ours.settimeout(0)
