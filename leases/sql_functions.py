@@ -1,7 +1,7 @@
 """Versioned SQL functions: their files, the checksums that freeze them, and a comparison with what a database has.
 
 A migration creates the functions of one version; no other code writes them. A released function that changes gets a new
-version, in new files and a new migration. The release after the one that stopped to call the old version drops it.
+version, in new files and a new migration. The release after the one that stopped calling the old version drops it.
 So the processes of two releases can serve the same database, and an upgrade needs no pause. docs/adr/0104 has the
 exception for a correction before the first release.
 """

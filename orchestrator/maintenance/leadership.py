@@ -35,8 +35,10 @@ backend_started_at = (SELECT backend_start FROM pg_stat_activity WHERE pid = pg_
 _TAKE_OVER = f"""
 UPDATE clock_beats SET term = term + 1, leader = %(leader)s, {_MINE}
  WHERE id = %(row)s AND term = %(term)s RETURNING term"""  # noqa: S608 our own text
-_RENEW = f"UPDATE clock_beats SET leader = %(leader)s, {_MINE} WHERE id = %(row)s AND term = %(term)s RETURNING term"  # noqa: S608
-_RELEASE = "UPDATE clock_beats SET released_at = clock_timestamp() WHERE id = %(row)s AND term = %(term)s"
+# A term alone does not name its leader: terms begin anew when the row is gone, and go back with a restored backup.
+_HELD = "id = %(row)s AND term = %(term)s AND leader = %(leader)s"
+_RENEW = f"UPDATE clock_beats SET {_MINE} WHERE {_HELD} RETURNING term"  # noqa: S608 our own text
+_RELEASE = f"UPDATE clock_beats SET released_at = clock_timestamp() WHERE {_HELD}"  # noqa: S608 our own text
 _FIRST = """
 INSERT INTO clock_beats (id, leader, beat_at, term, released_at)
 VALUES (%(row)s, '', clock_timestamp(), 0, clock_timestamp()) ON CONFLICT (id) DO NOTHING"""
@@ -73,11 +75,11 @@ class Leadership:
             raise LeadershipLost(f"another scheduler has taken over from {self.name} (term {term})")
 
     def release(self) -> None:
-        """Stop to lead: a stand-by takes over at its next round."""
+        """Stop leading: a stand-by takes over at its next round."""
         term, self.term = self.term, None
         if term is not None:
             with connection.cursor() as cursor:
-                cursor.execute(_RELEASE, {"row": ROW, "term": term})
+                cursor.execute(_RELEASE, {"row": ROW, "term": term, "leader": self.name})
 
     def _acquire(self) -> bool:
         found = self._one(_READ_LEADER, takeover=self.takeover_seconds)

@@ -60,7 +60,7 @@ TASKS = (
 class Scheduler:
     """Runs the tasks from one thread on one connection, `run()` until `stopping` is set. Stores have other threads.
 
-    A leader that cannot do its work lets another process try: it stops to lead when its connection is lost, and for
+    A leader that cannot do its work lets another process try: it stops leading when its connection is lost, and for
     YIELD_SECONDS when a task fails several times in a row. Without a stand-by it leads again afterwards, and tolerates
     twice as many failures, so that one broken task does not stop the others half of the time.
     """

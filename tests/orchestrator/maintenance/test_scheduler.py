@@ -197,6 +197,20 @@ def test_a_leader_that_another_one_has_replaced_stops_in_the_middle_of_its_round
     assert not scheduler.round(), "it stands by"
 
 
+def test_a_former_leader_does_not_hold_the_same_term_of_another_process():
+    former, new = Leadership("former", takeover_seconds=6), Leadership("new", takeover_seconds=6)
+    assert former.hold()
+    ClockBeat.objects.all().delete()
+    assert new.hold()
+    assert former.term == new.term, "terms are counted anew"
+    assert not former.hold()
+    assert new.hold()
+    former.term = new.term
+    former.release()
+    beat = ClockBeat.objects.get()
+    assert (beat.leader, beat.released_at) == ("new", None)
+
+
 def test_a_beat_of_the_release_before_counts_as_one_of_a_leader():
     ClockBeat.objects.create(pk=1, leader="old:1", beat_at=database_now())
     new = Leadership("new", takeover_seconds=6)

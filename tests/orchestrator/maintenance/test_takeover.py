@@ -67,13 +67,18 @@ class SchedulerProcess:
         return self._log.read_text()[self._earlier :]
 
     @property
-    def has_lost(self) -> bool:
-        return "lost" in self.log() or "taken over" in self.log()
+    def was_replaced(self) -> bool:
+        """Whether it knows that another one leads. That its session has ended is logged before, and is not enough."""
+        return "another scheduler has taken over" in self.log()
 
-    def stop(self) -> int:
+    def resume(self) -> None:
         self.proxy.restore()
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGCONT)
+
+    def stop(self) -> int:
+        self.resume()
+        if self.process.poll() is None:
             self.process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(10)
@@ -93,6 +98,10 @@ class Schedulers:
     def start(self, options: str = "") -> SchedulerProcess:
         self._started.append(SchedulerProcess(self._database_url, self._folder, options))
         return self._started[-1]
+
+    def resume_all(self) -> None:
+        for process in self._started:
+            process.resume()
 
     def stop_all(self) -> None:
         for process in self._started:
@@ -116,6 +125,13 @@ def schedulers(database_url: str, tmp_path_factory: pytest.TempPathFactory) -> I
     made = Schedulers(database_url, tmp_path_factory.mktemp("schedulers"))
     yield made
     made.stop_all()
+
+
+@pytest.fixture(autouse=True)
+def _resumed(schedulers: Schedulers) -> Iterator[None]:
+    """A test that fails leaves no stopped process to the next one, which would wait for it."""
+    yield
+    schedulers.resume_all()
 
 
 @pytest.fixture(scope="module")
@@ -193,7 +209,7 @@ def test_a_standby_takes_over_from_a_leader_that_is_stopped(schedulers, web):
     leader, standby = schedulers.leader_and_standby()
     assert_takes_over(standby, web, lambda: leader.process.send_signal(signal.SIGSTOP))
     leader.process.send_signal(signal.SIGCONT)
-    eventually(lambda: leader.has_lost, 30)
+    eventually(lambda: leader.was_replaced, 30)
     assert standby.leads, "a leader that wakes up finds its session ended and stands by"
     assert leader.process.poll() is None
 
@@ -202,22 +218,22 @@ def test_a_standby_takes_over_from_a_leader_whose_connection_is_cut(schedulers, 
     leader, standby = schedulers.leader_and_standby()
     assert_takes_over(standby, web, leader.proxy.cut)
     leader.proxy.restore()
-    eventually(lambda: leader.has_lost, 30)
+    eventually(lambda: leader.was_replaced, 30)
     assert standby.leads
 
 
 def test_what_a_stopped_leader_had_not_committed_is_rolled_back_and_holds_no_lock(schedulers):
     """The leader is stopped inside a transaction that has locked a job."""
     leader, standby = schedulers.leader_and_standby()
-    lease = silent_job_under_lock(leader)
     session = ClockBeat.objects.get().backend_pid
+    lease = silent_job_under_lock(leader)
     eventually(lambda: standby.leads, 60)
     with connection.cursor() as cursor:
         cursor.execute("SELECT count(*) FROM pg_stat_activity WHERE pid = %s", [session])
         assert cursor.fetchone() == (0,), "the stand-by ends the session before it leads"
     eventually(lambda: not Lease.objects.open().filter(pk=lease.pk).exists(), 30)
     leader.process.send_signal(signal.SIGCONT)
-    eventually(lambda: leader.has_lost, 30)
+    eventually(lambda: leader.was_replaced, 30)
     assert Job.objects.filter(root_job_ulid=lease.job_id).count() == 2, "failed once, and retried once"
 
 
