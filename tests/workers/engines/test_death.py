@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.workers.engines.conftest import FIRST_UID, Bench
+from workers.engines import engine_named
 from workers.engines.contract import EngineUnavailable, StopSignal
 from workers.engines.limits.cgroups import FAMILY
 from workers.engines.sandbox import processes
@@ -124,11 +125,13 @@ def test_cleaning_ends_processes_of_the_slot_and_no_others(bench):
 
 
 @pytest.mark.root
-def test_the_slot_of_another_worker_is_neither_taken_nor_cleaned(lone_worker, bench):
+def test_the_slot_of_another_worker_is_neither_taken_nor_cleaned(lone_worker, bench, base):
     _, known = lone_worker
+    # The job's directory is in a volume of `bench`: cleaning closes its own volumes, and would end the job by that.
+    other = Bench(engine_named(bench.engine.name, first_uid=FIRST_UID, use_volumes=False), base)
     with pytest.raises(EngineUnavailable, match="another worker"):
-        bench.sh("true")
-    bench.engine.clean([0])
+        other.sh("true")
+    other.engine.clean([0])
     assert len(alive(known)) == len(known)
 
 
