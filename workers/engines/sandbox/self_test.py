@@ -33,6 +33,7 @@ from workers.engines.sandbox.run_dirs import RunEnvironment
 _SELFTEST = Path(__file__).with_name("self_test.pl").read_text("utf-8")
 _LIMITS = Path(__file__).with_name("self_test_limits.pl").read_text("utf-8")
 _SECONDS = 60.0  # a busy machine needs more than ten, and a worker must not refuse for that
+_DEATH_SECONDS = 10.0  # likewise: the reaper and strace need the processor, each in its turn
 _DISK_BYTES = 16 << 20
 _EPERM = str(errno.EPERM)
 _STALE_SECONDS = 60  # the time between making a directory and locking it is far shorter
@@ -215,7 +216,7 @@ def check_parent_death(environment: RunEnvironment, backend: BubblewrapBackend) 
         fake_parent.kill()
         poll = select.poll()
         poll.register(backend.init or 0, select.POLLIN)
-        return [] if poll.poll(1000) else ["a sandbox survives the death of its worker"]
+        return [] if poll.poll(_DEATH_SECONDS * 1000) else ["a sandbox survives the death of its worker"]
     finally:
         backend.kill()
         fake_parent.kill()
