@@ -23,6 +23,16 @@ def armed(environment: dict[str, str]) -> dict[str, str]:
     return {name.strip(): action.strip() for name, _, action in pairs}
 
 
+# On a busy machine the process may not have stopped yet, and would never be woken. The wait is limited because the test
+# may have woken it before.
+_WAKE = """
+sleep "$1"
+for _ in $(seq 600); do
+    grep -qs "^State:.[^TZ]" "/proc/$2/status" || break
+    sleep 0.1
+done
+kill -CONT "$2"
+"""
 _ARMED = armed(dict(os.environ))
 
 
@@ -38,8 +48,7 @@ def _act(name: str, action: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
     elif kind == "stop":
         # A stopped process cannot wake itself.
-        wake = ["/bin/sh", "-c", 'sleep "$1"; kill -CONT "$2"', "wake", str(float(seconds)), str(os.getpid())]
-        subprocess.Popen(wake)
+        subprocess.Popen(["/bin/sh", "-c", _WAKE, "wake", str(float(seconds)), str(os.getpid())])
         os.kill(os.getpid(), signal.SIGSTOP)
     elif kind == "sleep":
         time.sleep(float(seconds))
