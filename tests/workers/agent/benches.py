@@ -16,7 +16,7 @@ from workers.agent.context import WorkerContext
 from workers.agent.heartbeat import HeartbeatSender
 from workers.agent.http import wire
 from workers.agent.http.client import OrchestratorClient
-from workers.agent.http.transport import Timeouts, Transport
+from workers.agent.http.transport import Transport
 from workers.agent.job_runner import JobRunner
 from workers.agent.lease_watchdog import LeaseWatchdog
 from workers.agent.result_delivery import ResultDelivery
@@ -50,7 +50,7 @@ def a_bench(
         "checkout": Checkout(Mirrors({"https://github.com/": f"{root}/mirrors/"})),
         "folder": folder,
         "spool": spool,
-        "delivery": ResultDelivery(client, IngestClient(transport, Timeouts(1, 1, 2)), spool, upload_seconds=2),
+        "delivery": ResultDelivery(client, IngestClient(transport), spool, upload_seconds=60),
     }
     try:
         yield WorkerContext(**(values | changes))

@@ -187,8 +187,8 @@ def test_a_heartbeat_between_a_lost_response_and_the_resend_loses_no_lease(
     stage: Stage, server: ScriptedServer
 ) -> None:
     def end_lease() -> None:
-        server.on("heartbeat", stale("lease_ended"))
         known = len(server.received("heartbeat"))
+        server.on("heartbeat", stale("lease_ended"))
         wait_until(lambda: len(server.received("heartbeat")) > known)
         server.closing.wait(0.2)  # until the worker has read the answer; too short a time hides a failure at most
 

@@ -14,7 +14,7 @@ from tests.workers.agent.test_spool import an_entry
 from workers.agent import retry
 from workers.agent.credentials import TokenFile
 from workers.agent.http.client import OrchestratorClient
-from workers.agent.http.transport import Timeouts, Transport
+from workers.agent.http.transport import Transport
 from workers.agent.result_delivery import MAX_ENCLOSED_BYTES, ResultDelivery
 from workers.agent.result_spool import ResultSpool
 from workers.agent.upload import IngestClient
@@ -40,7 +40,7 @@ def delivery(
     monkeypatch.setattr(retry.random, "uniform", lambda low, high: 0.01)
     token = TokenFile(token_file)
     transport = Transport(server.url, token.current)
-    yield ResultDelivery(client, IngestClient(transport, Timeouts(1, 1, 1), token), spool, upload_seconds=0.5)
+    yield ResultDelivery(client, IngestClient(transport, token=token), spool, upload_seconds=60)
     transport.close()
 
 
@@ -208,7 +208,7 @@ def test_a_failed_upload_hands_the_payload_to_the_server(
 ) -> None:
     server.on("run", Answer(500))
     spool.put(entry := an_entry(payload=b'{"schema_version": "run.v1"}'))
-    delivery.deliver(entry, over=over)
+    replace(delivery, upload_seconds=0.5).deliver(entry, over=over)
     result = server.received("fail")[0].json["result"]
     assert result["reason"] == "upload_failed"
     assert result["payload"] == {"schema_version": "run.v1"}
@@ -226,7 +226,7 @@ def test_a_payload_that_is_too_large_for_the_server_stays_behind(
     payload = ('{"a":"' + "ü" * (MAX_ENCLOSED_BYTES // 4) + '"}').encode()
     assert len(payload) < MAX_ENCLOSED_BYTES, "as it lies here; on the way to the server it is larger"
     spool.put(entry := an_entry(payload=payload))
-    delivery.deliver(entry, over=over)
+    replace(delivery, upload_seconds=0.5).deliver(entry, over=over)
     assert "payload" not in server.received("fail")[0].json["result"]
 
 

@@ -228,7 +228,7 @@ def test_closing_at_once_sends_nothing_more() -> None:
     pump.start()
     pump.write(b"x" * 10)
     pump.close(within=0)
-    assert not pump._thread.is_alive()
+    wait_until(lambda: not pump._thread.is_alive())
     assert store.calls <= 1
 
 

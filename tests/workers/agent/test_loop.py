@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.workers.agent.conftest import claim_body
-from tests.workers.agent.scripted import Answer, ScriptedServer, hang_up, problem, stale, wait_until
+from tests.workers.agent.scripted import Answer, Asked, Handler, ScriptedServer, hang_up, problem, stale, wait_until
 from workers.agent import claim_loop, retry
 from workers.agent.claim_loop import ActiveJob, ClaimLoop
 from workers.agent.errors import WorkerStartError
@@ -86,7 +86,7 @@ def stage(
     client: OrchestratorClient, server: ScriptedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Stage]:
     monkeypatch.setattr(retry.random, "uniform", lambda low, high: 0.02)
-    monkeypatch.setattr(claim_loop, "SHUTDOWN_SECONDS", 0.3)
+    monkeypatch.setattr(claim_loop, "SHUTDOWN_SECONDS", 30)
     monkeypatch.setattr(claim_loop, "REFUSED_SECONDS", 0.1)
     server.on("leases", Answer(204, wait=0.02))
     made = Stage(client, tmp_path, capacity=2)
@@ -134,28 +134,37 @@ def test_a_key_that_was_used_for_something_else_is_not_used_again(stage: Stage, 
 
 
 def test_draining_finishes_what_runs_and_claims_no_more(stage: Stage, server: ScriptedServer) -> None:
-    server.on("leases", JOB, NONE)
+    claimed, drained = threading.Event(), threading.Event()
+
+    def waits(handler: Handler, _: Asked) -> None:
+        claimed.set()
+        drained.wait(60)
+        handler.answer(NONE)
+
+    server.on("leases", JOB, waits, NONE)
     stage.start()
+    assert claimed.wait(60)
     wait_until(lambda: stage.attempts)
     stage.loop.drain()
-    time.sleep(0.1)
-    asked = len(server.received("leases"))
+    drained.set()
+    time.sleep(0.3)  # a third claim would have been sent by now
     assert stage.thread.is_alive()
     assert stage.attempts[0].heard == []
-    time.sleep(0.2)
-    assert len(server.received("leases")) == asked
     stage.attempts[0].go.set()
-    stage.thread.join(5)
+    stage.thread.join(60)
     assert not stage.thread.is_alive()
+    assert len(server.received("leases")) == 2
 
 
 def test_a_job_that_comes_while_it_drains_is_given_back_at_once(stage: Stage, server: ScriptedServer) -> None:
-    server.on("leases", Answer(201, claim_body(), wait=0.5))
+    def drains(handler: Handler, _: Asked) -> None:
+        stage.loop.drain()
+        handler.answer(JOB)
+
+    server.on("leases", drains)
     server.on("release", hang_up, Answer())
     stage.start()
-    wait_until(lambda: server.received("leases"))
-    stage.loop.drain()
-    stage.thread.join(5)
+    stage.thread.join(60)
     assert [asked.json["unable"] for asked in server.received("release")] == [False, False]
     assert stage.attempts == []
     assert [stage.slots.take(within=0) for _ in stage.slots.numbers] == list(stage.slots.numbers), "all are free"
@@ -166,12 +175,15 @@ def test_abandoning_tells_every_job_and_waits_for_its_last_words(stage: Stage, s
     stage.start()
     wait_until(lambda: len(stage.attempts) == 2)
     stage.loop.abandon()
-    stage.thread.join(5)
+    stage.thread.join(60)
     assert not stage.thread.is_alive()
     assert [attempt.heard for attempt in stage.attempts] == [["abandon"], ["abandon"]]
 
 
-def test_a_job_that_talks_too_long_is_silenced(stage: Stage, server: ScriptedServer) -> None:
+def test_a_job_that_talks_too_long_is_silenced(
+    stage: Stage, server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claim_loop, "SHUTDOWN_SECONDS", 0.3)
     stage.stubborn = True
     server.on("leases", JOB, NONE)
     stage.start()

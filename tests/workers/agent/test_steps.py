@@ -18,7 +18,7 @@ import pytest
 from tests.workers.agent.benches import a_bench, running
 from tests.workers.agent.conftest import LEASE_ID, claim_body
 from tests.workers.agent.repositories import Repository
-from tests.workers.agent.scripted import Answer, ScriptedServer, hang_up, stale, wait_until
+from tests.workers.agent.scripted import Answer, Asked, ScriptedServer, hang_up, stale, wait_until
 from workers.agent import artifacts
 from workers.agent.context import WorkerContext
 from workers.agent.errors import ProtocolError
@@ -122,10 +122,10 @@ def test_a_limit_is_named_with_the_steps_until_then(
 
 
 def test_the_time_is_that_of_all_steps_together(bench: WorkerContext, server: ScriptedServer) -> None:
-    a_run(bench, *["null sleep=0.4"] * 9, timeout_seconds=1).run()
+    a_run(bench, *["null sleep=1.2"] * 9, timeout_seconds=3).run()
     call, result = last(server)
     assert (call, result["reason"]) == ("fail", "timed_out")
-    assert result["message"] == "The command ran longer than 1 s and was stopped."
+    assert result["message"] == "The command ran longer than 3 s and was stopped."
     assert 2 <= len(result["steps"]) <= 3
 
 
@@ -136,15 +136,22 @@ def test_the_output_is_limited_for_all_steps_together(bench: WorkerContext, serv
     assert received == {0: b"123456\n", 1: b"abc\n[output truncated: 7 bytes exceed the limit]\n"}
 
 
-def test_progress_says_which_step_runs(bench: WorkerContext, server: ScriptedServer) -> None:
-    with running(a_run(bench, "null sleep=0.5", "null sleep=0.5", timeout_seconds=30)):
-        pass
-    reported = [
-        asked.json["progress"] for asked in server.received("heartbeat") if "percent" in asked.json.get("progress", {})
-    ]
-    assert reported == [
-        {"percent": 0, "current_step": "null sleep=0.5", "step_index": 0},
-        {"percent": 50, "current_step": "null sleep=0.5", "step_index": 1},
+def test_progress_says_which_step_runs(bench: WorkerContext, server: ScriptedServer, open_dir: Path) -> None:
+    def reported(heartbeats: list[Asked]) -> list[dict[str, Any]]:
+        received = [asked.json.get("progress", {}) for asked in heartbeats]
+        return [progress for progress in received if "percent" in progress]
+
+    fifos = [open_dir / "first", open_dir / "second"]
+    for fifo in fifos:
+        os.mkfifo(fifo)
+    with running(a_run(bench, *(f"null trace={fifo}" for fifo in fifos))):
+        for count, fifo in enumerate(fifos, 1):
+            # The next heartbeat is sent after the response to the one before.
+            wait_until(lambda count=count: len(reported(server.received("heartbeat")[:-1])) == count)
+            fifo.write_text("")
+    assert reported(server.received("heartbeat")) == [
+        {"percent": 0, "current_step": f"null trace={fifos[0]}", "step_index": 0},
+        {"percent": 50, "current_step": f"null trace={fifos[1]}", "step_index": 1},
     ]
 
 

@@ -33,7 +33,7 @@ STORED = Answer(201, {"run_id": "run_1", "job_id": JOB, "created": True})
 @pytest.fixture
 def ingest(server: ScriptedServer) -> Iterator[IngestClient]:
     transport = Transport(server.url, lambda: "rto_worker_x")
-    yield IngestClient(transport, Timeouts(connect=1, read=1, total=1))
+    yield IngestClient(transport)
     transport.close()
 
 
@@ -116,7 +116,7 @@ def test_a_rotated_token_is_read_again_when_ingest_rejects_the_old_one(
 
     server.on("run", rejected, rejected, STORED)
     with contextlib.closing(transport):
-        ingest = IngestClient(transport, Timeouts(connect=1, read=1, total=1), token)
+        ingest = IngestClient(transport, token=token)
         assert ingest.store(JOB, b"{}", budget=at_once) == "run_1"
     assert [asked.headers["Authorization"] for asked in server.asked] == [
         *[f"Bearer {TOKEN}"] * 2,
@@ -178,8 +178,9 @@ def test_an_ingest_that_answers_with_the_digest_that_was_sent_is_believed(
 def test_a_dripping_ingest_costs_the_total_time_and_no_more(ingest: IngestClient, server: ScriptedServer) -> None:
     server.on("run", drip)
     begun = time.monotonic()
+    limited = replace(ingest, timeouts=Timeouts(connect=5, read=30, total=1))
     with pytest.raises(UploadFailed):
-        ingest.store(JOB, b"{}", budget=lambda seconds: False)
+        limited.store(JOB, b"{}", budget=lambda seconds: False)
     assert time.monotonic() - begun < 3
 
 
