@@ -66,7 +66,7 @@ def test_death_by_a_signal_is_distinguished_from_an_exit(bench_and_command):
 def test_the_deadline_ends_it(bench_and_command):
     bench, word = bench_and_command
     started = time.monotonic()
-    run = bench.run(*word("wait"), timeout_seconds=1.5)
+    run = bench.run(*word("wait"), timeout_seconds=1.5, grace_seconds=20.0)
     assert (run.kind, run.result.signal) == ("timeout", "SIGTERM")
     assert 1.5 <= time.monotonic() - started < 18
 
@@ -86,16 +86,18 @@ def test_stop_ends_it_from_another_thread(bench_and_command):
     later = threading.Timer(0.4, stop.request)
     if bench.engine.name == "null":
         later.start()
-    run = bench.run(*word("wait"), stop=stop, on_start=later.start)
+    run = bench.run(*word("wait"), stop=stop, on_start=later.start, grace_seconds=20.0)
     assert (run.kind, run.result.signal) == ("stopped", "SIGTERM")
 
 
 def test_stop_now_spares_the_grace(bench_and_command):
     bench, word = bench_and_command
     stop = StopSignal()
-    threading.Timer(0.5, lambda: stop.request(now=True)).start()
+    later = threading.Timer(0.5, lambda: stop.request(now=True))
+    if bench.engine.name == "null":
+        later.start()
     started = time.monotonic()
-    run = bench.run(*word("wait_for_good"), stop=stop, grace_seconds=20.0)
+    run = bench.run(*word("wait_for_good"), stop=stop, on_start=later.start, grace_seconds=20.0)
     assert (run.kind, run.result.signal) == ("stopped", "SIGKILL")
     assert time.monotonic() - started < 18
 

@@ -29,7 +29,7 @@ def test_memory_beyond_the_limit_is_out_of_memory(bench, limits):
 
 @pytest.mark.root
 def test_memory_of_the_whole_job_counts(bench, limits):
-    script = "for my $n (1 .. 6) { next if fork; " + EAT.format(mib=25) + "; sleep 1; exit } 1 while wait != -1; exit 1"
+    script = "for my $n (1 .. 6) { next if fork; " + EAT.format(mib=25) + "; sleep 5; exit } 1 while wait != -1; exit 1"
     assert bench.perl(script, limits=replace(limits, memory_bytes=96 * MIB)).kind == "out_of_memory"
 
 
