@@ -18,7 +18,11 @@ from tests.conftest import STATE_DIR
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-OTHERS = "FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+# Without the autovacuum workers, which the suite's role may not end.
+OTHERS = (
+    "FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    " AND backend_type = 'client backend'"
+)
 
 
 @pytest.fixture

@@ -15,9 +15,10 @@ from uuid import UUID
 
 import pytest
 
+from orchestrator import services
 from runtime_jobs.identifiers import public_id_of
 from runtime_jobs.models import Job, StoredArtifact
-from tests.factories import WorkerFactory
+from tests.factories import OPERATOR, WorkerFactory
 from tests.integration.conftest import Yard
 from tests.integration.test_steps import downloaded, log_of, post
 from tests.packs import payload_of, register
@@ -89,6 +90,7 @@ def seconds_until_silence_is_found(yard: Yard) -> float:
             return dict(json.load(answer))
 
     lease = call("/v1/runtime/leases", {"worker_id": worker.worker_id, "job_types": ["pack-run"]})
+    assert lease["job"]["job_id"] == job.job_ulid
     path, beat = f"/runs/{lease['job']['request']['run_id']}/heartbeat", {"leaseId": lease["lease_id"]}
     began = time.monotonic()
     call(path, beat)
@@ -98,6 +100,8 @@ def seconds_until_silence_is_found(yard: Yard) -> float:
     with pytest.raises(urllib.error.HTTPError) as refused:
         call(path, beat)
     assert (refused.value.code, json.load(refused.value)["code"]) == (409, "stale_lease")
+    (retry,) = yard.retries_of(job)  # the next try would get it
+    services.cancel(job_ulid=retry.job_ulid, actor=OPERATOR, deadline_seconds=10)
     return found
 
 
