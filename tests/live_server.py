@@ -58,7 +58,7 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
 django.setup()
 from orchestrator.http.asgi.server import BurstServer, uvicorn_options
 
-config = uvicorn.Config(**uvicorn_options(app=sys.argv[2], timeout_graceful_shutdown=2))
+config = uvicorn.Config(**uvicorn_options(app=sys.argv[2]))
 BurstServer(config).run(sockets=[socket.socket(fileno=int(sys.argv[1]))])
 """
 # The other kind of server, one thread a request.
