@@ -17,7 +17,8 @@ from runtime_jobs.states import SETTLING_STATES, FailureReason, JobState
 from tests.factories import ALICE, ProjectFactory, WorkerFactory, claimed, submitted
 from tests.orchestrator.services.test_heartbeat import speak
 
-pytestmark = pytest.mark.django_db
+# Two migrations compute the state of all models: half a minute, and several on a machine with ten other suites.
+pytestmark = [pytest.mark.django_db, pytest.mark.timeout(900)]
 
 FORMER_GUARD = importlib.import_module("runtime_jobs.migrations.0005_lean_jobs_and_events").GUARD
 NEW_COLUMNS = (
