@@ -193,7 +193,7 @@ def test_a_server_that_dies_is_started_again(on_all_addresses):
 def _answers(address: str) -> bool:
     try:
         return requests.get(f"{address}/healthz", timeout=5).ok
-    except requests.ConnectionError:
+    except (requests.ConnectionError, requests.Timeout):
         return False
 
 

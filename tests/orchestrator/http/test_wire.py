@@ -19,7 +19,7 @@ MEBI = 1 << 20
 
 @pytest.fixture(scope="module")
 def server(database_url, tmp_path_factory):
-    with serving(tmp_path_factory.mktemp("server"), DATABASE_URL=database_url, BODY_SECONDS="1") as found:
+    with serving(tmp_path_factory.mktemp("server"), DATABASE_URL=database_url) as found:
         yield found
 
 
@@ -132,11 +132,15 @@ def test_who_asks_first_is_spared_sending(server, token):
     assert problem(answer) == (413, "payload_too_large")
 
 
-def test_a_body_that_does_not_come_is_given_up(server, token):
-    then = time.monotonic()
-    for framing in (b"Content-Length: 1000", b"Transfer-Encoding: chunked"):
-        assert problem(talk(server, head(token, framing), b"1\r\n{\r\n")) == (408, "request_timeout")
-    assert time.monotonic() - then < 10
+def test_a_body_that_does_not_come_is_given_up(database_url, tmp_path, token):
+    # A server of its own: a body of another test may take longer than a second to arrive on a machine under load.
+    with serving(tmp_path, DATABASE_URL=database_url, BODY_SECONDS="1") as server:
+        then = time.monotonic()
+        for framing in (b"Content-Length: 1000", b"Transfer-Encoding: chunked"):
+            assert problem(talk(server, head(token, framing), b"1\r\n{\r\n")) == (408, "request_timeout")
+        assert time.monotonic() - then < 10
+        assert "Traceback" not in server.log()
+        assert "rto_api_" not in server.log()
 
 
 def test_a_caller_that_goes_in_the_middle_of_its_body_is_forgotten(server, token):

@@ -32,7 +32,9 @@ from tests.factories import (
     spec,
     steps_spec,
 )
+from tests.live_server import eventually
 from tests.orchestrator.services.conftest import after
+from tests.orchestrator.services.test_clock_after_locks import waits_for_a_lock
 
 pytestmark = pytest.mark.django_db
 
@@ -213,13 +215,7 @@ def test_a_cancel_reaches_the_retry_of_a_job_that_fails_while_it_waits():
 
 
 def _until_somebody_waits():
-    for _ in range(1000):
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
-            if cursor.fetchone()[0]:
-                return
-        threading.Event().wait(0.01)
-    raise AssertionError("nobody waits")
+    eventually(waits_for_a_lock)
 
 
 def test_a_rerun_is_the_same_jobs_in_a_new_batch():

@@ -55,6 +55,7 @@ class Session(threading.Thread):
 
 def waits_for_a_lock() -> bool:
     with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_stat_clear_snapshot()")  # else a transaction does not see a session that began later
         cursor.execute("SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND pid <> %s)",
                        [connection.connection.info.backend_pid])  # fmt: skip
         return bool(cursor.fetchone()[0])

@@ -28,6 +28,7 @@ from tests.factories import (
     submitted,
     submitted_steps,
 )
+from tests.live_server import eventually
 from tests.orchestrator.services.test_races import together
 
 pytestmark = pytest.mark.django_db
@@ -363,8 +364,4 @@ def somebody_waits(what: str = "advisory", sessions: int = 1) -> bool:
 
 
 def wait_until(true) -> None:
-    for _ in range(2000):
-        if true():
-            return
-        threading.Event().wait(0.005)
-    raise AssertionError
+    eventually(true)

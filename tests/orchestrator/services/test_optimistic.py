@@ -20,6 +20,8 @@ from runtime_jobs.errors import Conflict, LifecycleError
 from runtime_jobs.models import Job, JobEvent
 from runtime_jobs.states import FailureReason
 from tests.factories import ALICE, OPERATOR, ProjectFactory, WorkerFactory, claimed, offer, submitted, submitted_steps
+from tests.live_server import eventually
+from tests.orchestrator.services.test_clock_after_locks import waits_for_a_lock
 from tests.orchestrator.services.test_heartbeat import speak
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -269,13 +271,7 @@ def test_the_write_waits_for_the_lock_and_then_sees_the_change(table, number):
 
 
 def _until_one_waits() -> None:
-    for _ in range(3000):
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
-            if cursor.fetchone()[0]:
-                return
-        threading.Event().wait(0.01)
-    raise AssertionError("none waited")
+    eventually(waits_for_a_lock, 30)
 
 
 def test_a_row_that_is_gone_is_an_error(claim):

@@ -14,7 +14,9 @@ from runtime_jobs.errors import LifecycleError
 from runtime_jobs.models import Job
 from runtime_jobs.states import FINAL_STATES, FailureReason, JobState
 from tests.factories import ALICE, OPERATOR, ProjectFactory, WorkerFactory, claimed, offer, submitted
+from tests.live_server import eventually
 from tests.orchestrator.services.conftest import after
+from tests.orchestrator.services.test_clock_after_locks import waits_for_a_lock
 from tests.orchestrator.services.test_heartbeat import row, speak
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -217,10 +219,4 @@ def test_a_stale_worker_that_waited_for_the_lock_is_refused(claim):
 
 
 def _until_somebody_waits_for_a_lock() -> None:
-    for _ in range(200):
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
-            if cursor.fetchone()[0]:
-                return
-        threading.Event().wait(0.01)
-    raise AssertionError("nobody waited")
+    eventually(waits_for_a_lock)

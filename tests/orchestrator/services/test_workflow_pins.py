@@ -121,6 +121,7 @@ def test_a_run_that_retention_is_deleting_cannot_be_pinned(run):
 
 def is_a_session_blocked() -> bool:
     with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_stat_clear_snapshot()")  # else a transaction does not see a session that began later
         cursor.execute(
             "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE pg_backend_pid() = ANY (pg_blocking_pids(pid)))"
         )

@@ -161,7 +161,7 @@ def test_200_bodies_that_stop_before_their_end_cost_no_memory(slow, token):
         for _ in range(200):
             lines.append(connect(slow, 60))
             lines[-1].sendall(begin + b"\r\n" + b" " * (MEBI - 1))
-        answer = requests.post(slow.url + JOBS, json=SUBMIT_BODY, headers=bearer(token), timeout=10)
+        answer = requests.post(slow.url + JOBS, json=SUBMIT_BODY, headers=bearer(token), timeout=60)
         assert answer.status_code == 201, answer.text
         assert peak_kilobytes(slow) - before < 100_000
         lines += [connect(slow, 60) for _ in range(30)]
