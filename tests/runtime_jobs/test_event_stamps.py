@@ -11,6 +11,7 @@ from orchestrator.services.unit_of_work import operation
 from runtime_jobs import events
 from runtime_jobs.models import JobEvent
 from tests.factories import ALICE, ProjectFactory, WorkerFactory, claimed, offer, submitted
+from tests.older_transactions import wait_for_older_transactions
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -85,6 +86,7 @@ def test_the_newest_event_is_below_the_oldest_transaction_when_all_have_ended():
     """Without the `- 1` of the default it would wait for the next transaction of any client."""
     job = submitted()
     newest = JobEvent.objects.filter(job_id=job.job_ulid).latest("id").xid
+    wait_for_older_transactions()
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint")
         assert newest < cursor.fetchone()[0]
@@ -93,6 +95,7 @@ def test_the_newest_event_is_below_the_oldest_transaction_when_all_have_ended():
 def test_stamps_of_another_cluster_are_reset_and_nothing_else():
     job = submitted()
     claimed()
+    wait_for_older_transactions()
     assert events.reset_foreign_stamps() == 0
     with transaction.atomic():
         foreign = "UPDATE runtime_job_events SET xid = (1::bigint << 40)::text::xid8"

@@ -2,16 +2,18 @@
 
 `PROOF_BULK_JOBS` has the number of jobs: 5,000 in `make proof`."""
 
+import contextlib
 import os
 import subprocess
 import sys
 
 import pytest
+from django.db import connection
 
 from config.paths import BASE_DIR
 from orchestrator import services
 from orchestrator.audit.runner import run_audit
-from orchestrator.models import BulkAction
+from orchestrator.models import BulkAction, BulkTarget
 from runtime_jobs.models import Job, JobEvent
 from tests.factories import ALICE, POLICY, OrganizationFactory, PlanFactory, ProjectFactory, spec, submission
 from tests.live_server import eventually
@@ -25,7 +27,10 @@ SECONDS = 120 + JOBS / 10
 @pytest.fixture
 def dispatcher(database_url, tmp_path):
     """Starts dispatchers, which end with the test."""
-    environment = {**os.environ, "DATABASE_URL": database_url, "STATE_DIR": str(tmp_path / "state")}
+    # A dispatcher waits for `locked_half_way` as long as the test needs.
+    options = "options=-c%20statement_timeout%3D80s%20-c%20lock_timeout%3D80s"
+    url = f"{database_url}{'&' if '?' in database_url else '?'}{options}"
+    environment = {**os.environ, "DATABASE_URL": url, "STATE_DIR": str(tmp_path / "state")}
     environment.pop("DATABASE_URL_FILE", None)
     started = []
     with (tmp_path / "dispatcher.log").open("ab") as log:
@@ -52,6 +57,19 @@ def queue(number):
     return project.organization
 
 
+@contextlib.contextmanager
+def locked_half_way(row):
+    """Lock the job in the middle: while the block runs, no dispatcher applies the action to it or to a later one."""
+    middle = BulkTarget.objects.filter(bulk_action=row).order_by("id")[JOBS // 2].subject_ulid
+    with contextlib.closing(connection.copy()) as other, other.cursor() as cursor:
+        cursor.execute("BEGIN")
+        cursor.execute("SELECT FROM runtime_jobs WHERE job_ulid = %s FOR UPDATE", [middle])
+        try:
+            yield
+        finally:
+            cursor.execute("COMMIT")
+
+
 def progress(row):
     row.refresh_from_db()
     return row.done + row.refused
@@ -60,10 +78,13 @@ def progress(row):
 def test_many_jobs_are_canceled_with_progress_although_a_dispatcher_is_killed(dispatcher):
     row = start(queue(JOBS))
     assert row.total == JOBS
-    killed, seen = dispatcher(), set()
-    eventually(lambda: progress(row) > 0, SECONDS)
-    killed.kill()
-    killed.wait()
+    with locked_half_way(row):
+        killed = dispatcher()
+        eventually(lambda: progress(row) > 0, SECONDS)
+        killed.kill()
+        killed.wait()
+    seen = {progress(row)}
+    assert max(seen) < JOBS
     # The claim of the killed process would end in a minute.
     BulkAction.objects.update(claimed_until=None)
     dispatcher()
@@ -77,9 +98,10 @@ def test_many_jobs_are_canceled_with_progress_although_a_dispatcher_is_killed(di
 
 def test_an_abort_half_way_leaves_the_rest(dispatcher):
     row = start(queue(JOBS))
-    dispatcher()
-    eventually(lambda: progress(row) > 0, SECONDS)
-    services.abort_bulk_action(bulk_action_ulid=row.bulk_action_ulid, actor=ALICE)
+    with locked_half_way(row):
+        dispatcher()
+        eventually(lambda: progress(row) > 0, SECONDS)
+        services.abort_bulk_action(bulk_action_ulid=row.bulk_action_ulid, actor=ALICE)
     eventually(lambda: progress(row) and row.status == "aborted", SECONDS)
     assert 0 < row.done < JOBS
     assert Job.objects.filter(state="canceled").count() == row.done

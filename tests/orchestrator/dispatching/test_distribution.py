@@ -18,6 +18,7 @@ from runtime_jobs.db_time import database_now
 from runtime_jobs.identifiers import uuid_of
 from runtime_jobs.models import JobEvent
 from tests.factories import ALICE, OrganizationFactory, ProjectFactory, submitted
+from tests.older_transactions import wait_for_older_transactions
 from tests.orchestrator.webhooks.world import make_webhook
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -31,6 +32,7 @@ def project(db):
 
 def distributed(**options):
     """Turn all events that there are."""
+    wait_for_older_transactions()
     while (page := distribute_page(**options)) is not None and not page.is_complete:
         pass
 
@@ -95,6 +97,7 @@ def test_pages_follow_one_another(project):
     webhook = make_webhook(project.organization)
     for _ in range(7):
         submitted(project)
+    wait_for_older_transactions()
     pages = []
     while not pages or not pages[-1].is_complete:
         pages.append(distribute_page(rows=3))
@@ -106,6 +109,7 @@ def test_pages_follow_one_another(project):
 def test_the_position_moves_with_the_deliveries_or_not_at_all(project, monkeypatch, step):
     webhook = make_webhook(project.organization)
     submitted(project)
+    wait_for_older_transactions()
     before = DispatchPosition.objects.values("stamp", "event_id").get()
 
     def fail(*_, **__):
@@ -166,7 +170,7 @@ def test_an_event_of_an_open_transaction_is_sent_when_it_is_committed(project):
     has_begun.wait(60)
     try:
         submitted(project)
-        distributed()
+        assert distribute_page().is_complete
         assert types(webhook) == []
     finally:
         may_commit.set()
@@ -193,6 +197,7 @@ def test_a_webhook_that_is_created_while_a_page_is_read_gets_its_events(project,
         try:
             made.append(make_webhook(project.organization))
             submitted(project)
+            wait_for_older_transactions()
         finally:
             connection.close()
 

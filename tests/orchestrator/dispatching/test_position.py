@@ -12,6 +12,7 @@ from orchestrator.services.operator_events import record_operator_event
 from runtime_jobs import events
 from runtime_jobs.models import JobEvent
 from tests.factories import ALICE, OPERATOR, OrganizationFactory, ProjectFactory, submitted
+from tests.older_transactions import wait_for_older_transactions
 from tests.orchestrator.webhooks.world import make_webhook
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -25,6 +26,7 @@ def project(db):
 
 
 def distributed():
+    wait_for_older_transactions()
     while (page := distribute_page()) is not None and not page.is_complete:
         pass
 
@@ -101,6 +103,7 @@ def test_a_position_beyond_all_restored_events_is_moved_at_once(project):
 
 def test_the_same_cluster_changes_nothing(project):
     submitted(project)
+    wait_for_older_transactions()
     distribute_page()
     before = DispatchPosition.objects.values().get()
     with connection.cursor() as cursor:

@@ -26,6 +26,7 @@ from orchestrator.webhooks.sender import Sender, TryResult
 from runtime_jobs.db_time import database_now
 from tests.factories import ALICE, OrganizationFactory, ProjectFactory, submitted
 from tests.live_server import eventually
+from tests.older_transactions import wait_for_older_transactions
 from tests.orchestrator.webhooks.receivers import LOOPBACK
 from tests.orchestrator.webhooks.world import make_deliveries, make_webhook
 
@@ -115,6 +116,7 @@ def test_an_event_reaches_a_receiver_of_the_standard(hook, process):
     project = ProjectFactory(organization=OrganizationFactory(slug="sandtrace"))
     webhook = make_webhook(project.organization, url=receiver.url)
     submitted(project)
+    wait_for_older_transactions()
     assert process.run_due() == 1
     ((headers, body),) = receiver.requests
     envelope = Receiver(services.webhook_secret(webhook)).verify(body, headers)
@@ -197,6 +199,7 @@ def test_mail_is_sent_by_the_same_process(process, settings):
         gather_seconds=0,
     )
     submitted(project)
+    wait_for_older_transactions()
     assert process.run_due() == 1
     assert outbox_of.outbox[0].subject == "[sandtrace] job.queued"
     assert Delivery.objects.get().status == "succeeded"

@@ -29,6 +29,7 @@ from orchestrator.models import Checkpoint, CheckpointJob, EvidencePosition
 from runtime_jobs import events
 from runtime_jobs.db_time import database_now
 from runtime_jobs.models import Job
+from tests.older_transactions import wait_for_older_transactions
 from tests.orchestrator.evidence.world import checkpoints, ended_job, operator_event
 from tests.orchestrator.protocols.stella.requests import row_of, submit
 
@@ -100,7 +101,7 @@ def test_a_pass_ends_below_the_oldest_open_transaction():
     try:
         assert has_begun.wait(20)
         job = ended_job()
-        checkpoints()
+        assert write_checkpoints()[1]
         assert not CheckpointJob.objects.exists()
     finally:
         may_commit.set()
@@ -111,6 +112,7 @@ def test_a_pass_ends_below_the_oldest_open_transaction():
 
 def test_two_processes_cover_each_job_once():
     jobs = {ended_job().job_ulid for _ in range(4)}
+    wait_for_older_transactions()
     barrier = threading.Barrier(2)
 
     def write():
@@ -130,6 +132,7 @@ def test_two_processes_cover_each_job_once():
 
 def test_a_long_history_is_read_in_steps():
     jobs = {ended_job().job_ulid for _ in range(3)}
+    wait_for_older_transactions()
     steps = [write_checkpoints(max_events=5)[1]]
     assert not has_passed(database_now() - timedelta(hours=1))
     while not steps[-1]:
@@ -148,6 +151,7 @@ def test_they_are_due_each_hour_and_by_request(settings):
     assert not has_passed(requested_at)
     assert are_checkpoints_due()
     job = ended_job()
+    wait_for_older_transactions()
     assert CheckpointTask().advance() >= 1
     assert has_passed(requested_at)
     assert not are_checkpoints_due()
@@ -164,6 +168,7 @@ def test_an_export_requests_them(alice):
 
 def test_without_a_key_nothing_is_written_and_the_task_waits(monkeypatch, caplog):
     job = ended_job()
+    wait_for_older_transactions()
     clock = [0.0]
     task = CheckpointTask(monotonic=lambda: clock[0])
 
@@ -250,6 +255,7 @@ class TestFiles:
 
     def test_a_folder_that_cannot_be_written_delays_only_the_copies(self, settings, tmp_path):
         ended_job()
+        wait_for_older_transactions()
         folder, settings.CHECKPOINT_DIR = settings.CHECKPOINT_DIR, str(tmp_path / "a file")
         (tmp_path / "a file").write_text("")
         clock = [0.0]

@@ -9,6 +9,7 @@ from orchestrator.models import Checkpoint
 from orchestrator.services.operator_events import record_operator_event
 from runtime_jobs.models import Job, OperatorEvent, Organization, Project
 from tests.factories import OPERATOR, OrganizationFactory, ProjectFactory, WorkerFactory, claimed, submitted
+from tests.older_transactions import wait_for_older_transactions
 
 
 def project_of(slug: str) -> Project:
@@ -38,6 +39,7 @@ def operator_event(slug: str | None = "acme", **columns: Any) -> OperatorEvent:
 
 def checkpoints() -> list[Checkpoint]:
     """Let both tasks catch up. Returns the new checkpoints."""
+    wait_for_older_transactions()
     while link_operator_events():
         pass
     written, is_complete = write_checkpoints()

@@ -3,8 +3,6 @@
 import copy
 import json
 import re
-import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -16,6 +14,7 @@ from orchestrator.ingest.runs import digest_of
 from orchestrator.ingest.serializers import RunUpload
 from tests.api_client import Caller, problem_of, refused
 from tests.factories import OrganizationFactory, ProjectFactory, WorkerFactory, api_token, claimed, submitted
+from tests.live_server import eventually
 from tests.orchestrator.ingest.conftest import payload_for
 from tests.orchestrator.services.test_races import together
 from workers.report.report import encoded
@@ -270,8 +269,8 @@ def test_a_post_waits_for_one_that_is_not_committed_yet_and_answers_its_run():
                 payload={}, payload_sha256="0" * 64,
             )  # fmt: skip
             answer = pool.submit(_post, worker.token, body)
-            until(someone_waits)
-        assert answer.result(timeout=20) == (200, "run_first", False)
+            eventually(someone_waits)
+        assert answer.result(timeout=60) == (200, "run_first", False)
 
 
 def _post(token: str, body: bytes) -> tuple[int, str, bool]:
@@ -290,10 +289,3 @@ def someone_waits() -> bool:
             "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%ingest_runs%'"
         )
         return cursor.fetchone() != (0,)
-
-
-def until(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)

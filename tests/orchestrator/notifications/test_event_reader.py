@@ -46,8 +46,9 @@ class Table:
         self.reads.append((after, audience))
         if self.trouble:
             raise self.trouble.pop()
-        later = [one for one in self.entries if one.place > after and one.place.stamp < self.bound]
-        page, bound = later[: self.rows], self.bound
+        bound = self.bound  # once: the test changes it in another thread
+        later = [one for one in self.entries if one.place > after and one.place.stamp < bound]
+        page = later[: self.rows]
         self.during()
         self.gate.wait(20)
         is_complete = len(later) < self.rows
@@ -322,8 +323,7 @@ def test_an_open_transaction_delays_and_loses_nothing(table):
     async def story():
         reader = EventReader(table)
         listener = await Listener(reader).begin()
-        table.add(entry(1), entry(2), entry(3))
-        table.bound = 2
+        table.entries, table.bound = [entry(1), entry(2), entry(3)], 2
         assert await listener.take(1) == [1]
         reads = len(table.reads)
         while len(table.reads) < reads + 3:  # noqa: ASYNC110 there is no event to wait for

@@ -235,12 +235,11 @@ def test_a_member_with_a_session_reads_the_stream(server, organization, source):
 def test_a_client_that_does_not_read_is_cut_off(server, organization, source):
     running, token = RunningJob(organization), api_token(organization)
     idle, reads = source(running, token, receive_buffer=4096), source(running, token)
-    before = number(server, 'orchestrator_streams_ended_total{reason="stalled"}')
+    before, size = number(server, 'orchestrator_streams_ended_total{reason="stalled"}'), 0
     for seq in range(64):
         append(running.steps[0], seq, b"x" * (128 << 10))
-    size = 0
-    while size < 8 << 20:
-        size += len(reads.next()[1]["text"])
+        while size < (seq + 1) << 17:
+            size += len(reads.next()[1]["text"])
     eventually(lambda: number(server, 'orchestrator_streams_ended_total{reason="stalled"}') > before, seconds=60)
     assert idle.is_cut_off()
 

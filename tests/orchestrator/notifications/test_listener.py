@@ -8,6 +8,7 @@ from django.db import OperationalError, connection
 
 from orchestrator.notifications import listener as listening
 from orchestrator.notifications.listener import CHANNEL, Listener, send_notification_async
+from tests.live_server import eventually
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -41,9 +42,13 @@ def played(story):
 
 
 def kill_listeners():
+    return count_listeners("pg_terminate_backend(pid)")
+
+
+def count_listeners(value="pid"):
     with connection.cursor() as cursor:
         cursor.execute(
-            "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity"
+            f"SELECT count({value}) FROM pg_stat_activity"
             " WHERE application_name LIKE '%-listener' AND datname = current_database()"
         )
         return cursor.fetchone()[0]
@@ -61,6 +66,7 @@ def test_a_notification_names_the_pool():
 def test_a_connection_that_was_cut_is_replaced():
     async def story(receiver):
         assert await receiver.next() is True
+        await asyncio.to_thread(eventually, lambda: count_listeners() == 1)  # that of the test before has ended
         assert await asyncio.to_thread(kill_listeners) == 1
         assert await receiver.next() is False
         assert await receiver.next() is True

@@ -23,6 +23,7 @@ from orchestrator.services.operator_events import record_operator_event
 from runtime_jobs.models import Job, JobEvent
 from tests.factories import ALICE, OrganizationFactory, ProjectFactory, claimed, submitted
 from tests.factories import OPERATOR as OLGA
+from tests.older_transactions import wait_for_older_transactions
 
 pytestmark = pytest.mark.django_db(transaction=True)  # pages end below the oldest open transaction
 
@@ -49,6 +50,7 @@ def test_a_page_has_what_its_envelope_needs():
     job = submitted()
     lease = claimed().lease
     services.fail(lease_ulid=lease.lease_ulid, worker=lease.worker, reason="command_failed", exit_code=3)
+    wait_for_older_transactions()
     page = read_page(start, organizations=None, rows=100)
     assert types_of(page) == ["job.queued", "job.leased", "job.started", "job.failed"]
     assert [event.state for event in page.events] == ["queued", "leased", "starting", "failed"]
@@ -72,6 +74,7 @@ def test_an_event_without_a_transition_has_the_state_before_it():
     job = submitted()
     claimed()
     services.cancel(job_ulid=job.job_ulid, actor=ALICE, deadline_seconds=30)
+    wait_for_older_transactions()
     *_, last = read_page(start, organizations=None, rows=100).events
     assert (last.event_type, last.state) == ("job.cancel_requested", "starting")
 
@@ -83,6 +86,7 @@ def test_the_state_before_a_page_is_looked_up_once_for_each_job():
     with connection.cursor() as cursor:
         for job in jobs * 30:
             cursor.execute(WRITE, {"job": job.job_ulid})
+    wait_for_older_transactions()
     first = read_page(start, organizations=None, rows=20)
     with CaptureQueriesContext(connection) as queries:
         second = read_page(first.place, organizations=None, rows=40)
@@ -109,6 +113,7 @@ def test_nothing_is_passed_over_while_a_transaction_is_open_and_the_delay_is_kno
         assert page.events == []
         assert page.is_complete
         assert page.seconds_behind > 0
+    wait_for_older_transactions()
     later = read_page(page.place, organizations=None, rows=100)
     assert types_of(later) == ["job.queued"]
     assert later.seconds_behind == 0
@@ -119,6 +124,7 @@ def test_pages_follow_one_another_and_count_the_events_of_others():
     mine, other = (ProjectFactory(organization=OrganizationFactory(slug=slug)) for slug in ("mine", "other"))
     for _ in range(3):
         submitted(other), submitted(mine)
+    wait_for_older_transactions()
     place, found, scanned = start, [], 0
     while True:
         page = read_page(place, organizations=["mine"], rows=2)
@@ -138,6 +144,7 @@ def test_events_of_operators_join_where_tenants_may_read_them():
     with transaction.atomic():
         for action, org_slug in (("limit.set", "mine"), ("token.created", "mine"), ("breaker.opened", None)):
             record_operator_event(action, target="it", actor=OLGA, org_slug=org_slug, after={"a": 1}, reason="why")
+    wait_for_older_transactions()
     assert types_of(read_page(start, organizations=["mine"], rows=100)) == ["limit.set"]
     page = read_page(start, organizations=None, rows=100)
     assert types_of(page) == ["limit.set", "breaker.opened"]
@@ -155,6 +162,7 @@ def test_events_of_jobs_and_operators_of_one_transaction_have_one_order():
         record_operator_event("limit.set", target="it", actor=OLGA)
         submitted()
         record_operator_event("limit.set", target="it", actor=OLGA)
+    wait_for_older_transactions()
     found, place = [], start
     for _ in range(4):
         page = read_page(place, organizations=None, rows=1)
@@ -189,6 +197,7 @@ def test_a_search_is_bounded_and_continues_at_its_place(monkeypatch):
     start = newest_place()
     jobs = [submitted() for _ in range(6)]
     last = jobs[-1].job_ulid
+    wait_for_older_transactions()
     first = find_events(start, organizations=None, matches=lambda event: event.job_id == last, limit=10)
     assert (first.events, first.is_complete) == ([], False)
     second = find_events(first.place, organizations=None, matches=lambda event: event.job_id == last, limit=10)
@@ -230,6 +239,7 @@ class Interleaving:
         self.sessions, self.jobs = sessions, jobs
         for session in sessions:
             session.execute("ROLLBACK")  # of an example that has failed
+        wait_for_older_transactions()
         self.place, self.found = newest_place(), []
 
     def run(self, actions):
@@ -237,6 +247,7 @@ class Interleaving:
             getattr(self, name.replace(" ", "_"))(*numbers)
         for session in self.sessions:
             session.execute("COMMIT")
+        wait_for_older_transactions()
         self.read(), self.read()
 
     def take_an_id(self, number):

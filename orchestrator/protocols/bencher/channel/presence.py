@@ -9,6 +9,8 @@ import socket
 from collections import Counter
 from collections.abc import Iterator
 
+from django.db import DatabaseError, InterfaceError
+
 from orchestrator.http.asgi.thread_pools import ThreadPool
 from orchestrator.http.db_scope import release_connection_after
 from orchestrator.protocols.bencher.channel.session import ChannelSession
@@ -61,7 +63,9 @@ class ChannelPresence:
                 await self._threads.run(
                     _report_channels, self._process, channels, versions, client="channels of runners"
                 )
-            except Exception:  # the next report is as good
+            except (DatabaseError, InterfaceError) as error:  # the next report is as good
+                log.warning("the open channels were not reported: %s", type(error).__name__)
+            except Exception:  # likewise
                 log.warning("the open channels were not reported", exc_info=True)
             else:
                 self._versions |= versions

@@ -82,13 +82,13 @@ def mirrors(folders, mirrors_of_module, settings):
 
 
 @contextmanager
-def git_server(folder, database_url, mirrors, queue_seconds):
+def git_server(folder, database_url, mirrors, queue_seconds, stall_seconds=5):
     with serving(
         folder,
         DATABASE_URL=database_url,
         MIRROR_DIR=str(mirrors),
         ACTIONS_ROOT_KEY=ROOT_KEY,
-        STREAM_STALL_SECONDS="5",
+        STREAM_STALL_SECONDS=str(stall_seconds),
         BODY_SECONDS="5",
         GIT_PROCESSES="4",
         GIT_QUEUE_SECONDS=str(queue_seconds),
@@ -418,20 +418,27 @@ def test_a_server_that_is_stopped_ends_the_fetches_that_do_not_end_in_time(deaf_
         eventually(lambda: not processes_below(mirrors))
 
 
-def test_a_client_that_reads_nothing_is_disconnected_and_the_others_are_served(own_server, large, origin, tmp_path):
-    commit = origin.git("rev-parse", "main")
-    with begin_clone(own_server, commit), begin_clone(own_server, commit):
-        eventually(lambda: len(processes_of(own_server)) == 2)
+@pytest.fixture
+def patient_server(database_url, tmp_path, mirrors):
+    """A server that disconnects clients so late that a request between is refused before, also under load."""
+    with git_server(tmp_path, database_url, mirrors, queue_seconds=1, stall_seconds=20) as server:
+        yield server
+
+
+def test_a_client_that_reads_nothing_is_disconnected_and_the_others_are_served(patient_server, large, origin, tmp_path):
+    commit, server = origin.git("rev-parse", "main"), patient_server
+    with begin_clone(server, commit), begin_clone(server, commit):
+        eventually(lambda: len(processes_of(server)) == 2)
         # One network has half of the slots: the next request of it waits, then gets 503.
-        busy = requests.get(f"{own_server.url}/acme/web.git/info/refs?service=git-upload-pack", timeout=60)
+        busy = requests.get(f"{server.url}/acme/web.git/info/refs?service=git-upload-pack", timeout=60)
         token = api_token(large.project.organization)
-        cloned = run_git("clone", "-q", f"{own_server.url}/acme/web.git", "copy", at=tmp_path,
+        cloned = run_git("clone", "-q", f"{server.url}/acme/web.git", "copy", at=tmp_path,
                          GIT_CONFIG_COUNT="1", GIT_CONFIG_KEY_0="http.extraHeader",
                          GIT_CONFIG_VALUE_0=f"Authorization: {basic(token)}")  # fmt: skip
         assert cloned.returncode == 0, lines(cloned)
         assert (busy.status_code, "Retry-After" in busy.headers) == (503, True)
-        eventually(lambda: not processes_of(own_server))
-    assert "the client does not read" in own_server.log()
+        eventually(lambda: not processes_of(server))
+    eventually(lambda: "the client does not read" in server.log())
 
 
 def test_fetches_take_neither_threads_nor_connections(large, origin, database_url, tmp_path, settings):

@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from django.db import InterfaceError, OperationalError
 
 from orchestrator.http.asgi.thread_pools import ThreadPool
 from orchestrator.http.db_scope import release_connection_after
@@ -25,17 +26,17 @@ def session() -> ChannelSession:
 class Reports:
     """Records what a presence reports; `next` waits for it."""
 
-    def __init__(self, monkeypatch, *, failures: int = 0) -> None:
+    def __init__(self, monkeypatch, *, failures: int = 0, error: Exception | None = None) -> None:
         self._queue: asyncio.Queue[dict[int, dict[str, int]]] = asyncio.Queue()
         self._loop = asyncio.get_running_loop()
-        self._original, self._failures = presence._report_channels, failures
+        self._original, self._failures, self._error = presence._report_channels, failures, error
         monkeypatch.setattr(presence, "_report_channels", self._report)
 
     def _report(self, process: str, channels: Any, versions: Any) -> None:
         if self._failures:
             self._failures -= 1
             self._loop.call_soon_threadsafe(self._queue.put_nowait, None)
-            raise RuntimeError("no database")
+            raise self._error
         self._original(process, channels, versions)
         self._loop.call_soon_threadsafe(self._queue.put_nowait, {key: dict(states) for key, states in channels.items()})
 
@@ -72,11 +73,15 @@ def test_open_channels_are_reported_until_there_are_none(monkeypatch):
     assert Worker.objects.get().agent_version == "0.6.12"
 
 
-def test_a_report_that_fails_is_repeated(monkeypatch):
+@pytest.mark.parametrize(
+    ("error", "has_traceback"),
+    [(OperationalError("gone"), False), (InterfaceError("closed"), False), (RuntimeError("a bug"), True)],
+)
+def test_a_report_that_fails_is_repeated(monkeypatch, caplog, error, has_traceback):
     runner = new_runner()
 
     async def scene():
-        reports = Reports(monkeypatch, failures=2)
+        reports = Reports(monkeypatch, failures=2, error=error)
         found = ChannelPresence(ThreadPool("test", threads=1, queue=10), period_seconds=0.01)
         with found.opened(session(), runner):
             assert [await reports.next() for _ in range(3)] == [None, None, {runner.pk: {"idle": 1}}]
@@ -85,3 +90,5 @@ def test_a_report_that_fails_is_repeated(monkeypatch):
 
     story(scene)
     assert not RunnerChannels.objects.exists()
+    warnings = [record for record in caplog.records if record.getMessage().startswith("the open channels were not")]
+    assert ["Traceback" in str(record.exc_text) for record in warnings] == [has_traceback] * 2

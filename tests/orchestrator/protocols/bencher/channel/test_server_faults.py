@@ -30,7 +30,7 @@ from tests.orchestrator.protocols.bencher.channel.test_server import (
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 CHANNELS = 20
-TIMEOUT = {"RUNNER_HEARTBEAT_TIMEOUT_SECONDS": "5"}
+TIMEOUT = {"RUNNER_HEARTBEAT_TIMEOUT_SECONDS": "8"}
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +126,7 @@ def test_after_sigterm_another_process_takes_the_reconnects(tmp_path, database_u
 
 
 def test_silence_past_the_time_limit_cancels_the_job(other_server, settings, spec, runner):
-    settings.RUNNER_HEARTBEAT_TIMEOUT_SECONDS = 5
+    settings.RUNNER_HEARTBEAT_TIMEOUT_SECONDS = 8
     settings.RUNNER_TIMEOUT_GRACE_SECONDS = 1
     job = order(spec, timeout=1)
     with channel(other_server, runner) as line:

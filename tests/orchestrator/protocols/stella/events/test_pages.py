@@ -14,6 +14,7 @@ from runtime_jobs.models.tenants import Scope
 from tests.api_client import Caller, problem_of, refused
 from tests.factories import ALICE, OrganizationFactory, ProjectFactory, WorkerFactory, api_token, claimed, submitted
 from tests.factories import OPERATOR as OLGA
+from tests.older_transactions import wait_for_older_transactions
 
 pytestmark = pytest.mark.django_db(transaction=True)  # pages end below the oldest open transaction
 
@@ -35,6 +36,7 @@ def caller(organization):
 
 def read_all(caller, path="/api/events?limit=2"):
     """All results of a list, by its pages."""
+    wait_for_older_transactions()
     found = []
     while path:
         response = caller.get(path)
@@ -65,6 +67,7 @@ def test_all_events_of_a_tenant_in_order_and_then_only_later_ones(caller, projec
         assert [envelope["integrity"]["sequence"] for envelope in mine] == list(range(1, len(mine) + 1))
     assert caller.get(f"/api/events?after={place}").json()["results"] == []
     later = submitted(project)
+    wait_for_older_transactions()
     (envelope,) = caller.get(f"/api/events?after={place}").json()["results"]
     assert (envelope["eventType"], envelope["jobId"]) == ("job.queued", str(uuid_of(later.job_ulid)))
     assert envelope["payload"]["status"] == "queued"
@@ -151,6 +154,7 @@ def test_members_see_their_organizations_and_staff_all(organization, project, dj
     Membership.objects.create(user=mia, organization=organization)
 
     def tenants(user, query=""):
+        wait_for_older_transactions()
         browser = Client()
         browser.force_login(user)
         return {envelope["tenant"] for envelope in browser.get(f"/api/events?limit=200{query}").json()["results"]}

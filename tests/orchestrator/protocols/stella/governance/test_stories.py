@@ -23,6 +23,7 @@ from runtime_jobs.specs import PAYLOAD_TYPES
 from runtime_jobs.states import JobState
 from tests.api_client import Caller
 from tests.factories import OrganizationFactory, ProjectFactory, WorkerFactory, api_token, offer
+from tests.older_transactions import wait_for_older_transactions
 from tests.orchestrator.protocols.stella.requests import claim, complete, fail, listed, ok, row_of, submit
 from tests.orchestrator.services.test_races import together
 from tests.orchestrator.webhooks.world import make_webhook
@@ -60,12 +61,14 @@ def take(worker):
 
 def changes_of(caller, *event_types):
     """The events of these types, in order."""
+    wait_for_older_transactions()
     page = ok(caller.get(f"/api/events?limit=200&eventType={','.join(event_types)}"))
     return [envelope["eventType"] for envelope in page["results"]]
 
 
 def delivered():
     """The types of the deliveries, in order."""
+    wait_for_older_transactions()
     while not distribute_page().is_complete:
         pass
     return list(Delivery.objects.order_by("id").values_list("event_type", flat=True))

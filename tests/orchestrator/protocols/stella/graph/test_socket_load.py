@@ -148,7 +148,7 @@ def write_events(database_url, job, readers):
 
 def test_a_client_that_reads_nothing_is_cut_off_and_delays_no_other(project, token, opened, database_url, tmp_path):
     job = submitted(project)
-    with serving(tmp_path, DATABASE_URL=database_url, RESPONSE_STALL_SECONDS="1") as server:
+    with serving(tmp_path, DATABASE_URL=database_url, RESPONSE_STALL_SECONDS="10") as server:
         slow, quick = (opened(server, token, receive_buffer=size).admitted().following() for size in (32 << 10, None))
         write_events(database_url, job, [quick])
         stalled = 'orchestrator_sockets_ended_total{cause="stalled",kind="graphql"}'

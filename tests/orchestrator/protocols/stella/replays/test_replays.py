@@ -14,6 +14,7 @@ from orchestrator.protocols.stella.replays.views import MANIFEST_TYPE
 from runtime_jobs.models import Job
 from tests.api_client import Caller, refused
 from tests.factories import api_token
+from tests.older_transactions import wait_for_older_transactions
 from tests.orchestrator.protocols.stella.requests import MISSING, claim, complete, fail, ok, row_of, submit
 
 pytestmark = pytest.mark.django_db
@@ -163,6 +164,7 @@ def test_a_verdict_is_an_event_of_the_tenant(alice, intruder, worker):
     record = replay(alice, shown)
     complete(claim(worker), outputs={"findings": 4})
     verdict(alice, record)
+    wait_for_older_transactions()
     (event,) = ok(alice.get("/api/events?eventType=replay.diverged"))["results"]
     facts = event["payload"]["details"]["after"]
     assert (facts["jobId"], facts["replayOf"]) == (record["jobId"], shown["jobId"])
