@@ -11,7 +11,7 @@ from leases.models import Lane, LaneQueue, Limit, LimitScope
 from leases.scheduling.limits import LimitTarget
 from orchestrator import services
 from tests.factories import OPERATOR, OrganizationFactory, ProjectFactory, submitted
-from tests.orchestrator.services.test_limits import wait_until
+from tests.live_server import eventually
 
 CLAIM = """
 SELECT finalize_claim_v2(ARRAY[%(lane)s]::bigint[], ARRAY[0], ARRAY[NULL]::bigint[], ARRAY[NULL]::bigint[],
@@ -88,9 +88,9 @@ def test_two_transactions_that_change_two_queues_in_opposite_roles_do_not_deadlo
                         "limit": full.pk,
                     }
                     calls.append(pool.submit(call_alone, statement, values))
-                wait_until(lambda: len(blockers()) == 2)
+                eventually(lambda: len(blockers()) == 2)
             # Whoever waited for the second queue has it now, and waits for the first one.
-            wait_until(lambda: len(blockers()) == 2 and not any(second_holder in pids for pids in blockers()))
+            eventually(lambda: len(blockers()) == 2 and not any(second_holder in pids for pids in blockers()))
         for call in calls:
             call.result(60)  # a deadlock would be an error of one of them
     assert list(LaneQueue.objects.order_by("pk").values_list("head_id", "blocked_by")) == [

@@ -32,7 +32,8 @@ from tests.factories import (
     submission,
     submitted,
 )
-from tests.orchestrator.services.test_limits import somebody_waits, wait_until
+from tests.live_server import eventually
+from tests.orchestrator.services.test_limits import somebody_waits
 from workers.models import Pool
 
 pytestmark = pytest.mark.django_db
@@ -222,7 +223,7 @@ def test_who_comes_while_a_pool_begins_to_share_has_a_share():
             Pool.objects.filter(slug=POOL).update(policy="fair")
             begin_to_share(POOL)
             coming = pool.submit(lambda: [submit(where, 1), connection.close()])
-            wait_until(lambda: somebody_waits("Lock"))
+            eventually(lambda: somebody_waits("Lock"))
         coming.result(60)
     assert run_audit() == []
     LaneShare.objects.get(org_slug="late").delete()

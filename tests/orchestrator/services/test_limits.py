@@ -242,7 +242,7 @@ def test_a_queue_that_is_made_while_a_limit_is_set_has_it():
         with transaction.atomic():
             set_limit(LimitKind.ORGANIZATION, LimitTarget.of_organization(ORG), set_at=database_now(), max_active=1)
             coming = pool.submit(lambda: [submitted(project), connection.close()])
-            wait_until(somebody_waits)
+            eventually(somebody_waits)
         coming.result(60)
     assert LaneQueue.objects.get().limits == [Limit.objects.get().pk]
 
@@ -263,7 +263,7 @@ def test_a_job_that_is_claimed_while_its_addresss_limit_is_made_is_counted():
                 max_active=1,
             )
             coming = pool.submit(lambda: [take(worker), connection.close()])
-            wait_until(somebody_waits)
+            eventually(somebody_waits)
         coming.result(60)
     assert LimitSlot.objects.filter(job_id__isnull=False, retired=True).count() == 1
 
@@ -278,7 +278,7 @@ def test_an_addresss_limit_waits_for_the_claims_that_are_under_way():
         with transaction.atomic():
             assert claim_jobs(worker, offer(worker), limit=1, acknowledge=True).leases
             coming = pool.submit(lambda: [submitted(unclaimed), connection.close()])
-            wait_until(somebody_waits)
+            eventually(somebody_waits)
             transaction.set_rollback(True)
         coming.result(60)
 
@@ -324,11 +324,11 @@ def test_who_lifts_a_limit_has_nothing_yet_that_the_claims_want_for_which_it_wai
             claiming = pool.submit(
                 lambda: [claim_jobs(worker, offer(worker), limit=1, acknowledge=True), connection.close()]
             )
-            wait_until(somebody_waits)
+            eventually(somebody_waits)
             resuming = pool.submit(
                 lambda: [services.resume(subject=paused, actor=OPERATOR, reason="test"), connection.close()]
             )
-            wait_until(lambda: somebody_waits(sessions=2))
+            eventually(lambda: somebody_waits(sessions=2))
         [lease] = claiming.result(60)[0].leases
         resuming.result(60)
     assert lease.job.project_slug == "other"
@@ -361,7 +361,3 @@ def somebody_waits(what: str = "advisory", sessions: int = 1) -> bool:
             [what],
         )
         return cursor.fetchone()[0] >= sessions
-
-
-def wait_until(true) -> None:
-    eventually(true)
