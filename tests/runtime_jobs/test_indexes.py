@@ -127,7 +127,8 @@ def audited():
 @pytest.fixture
 def filled():
     with connection.cursor() as cursor:
-        for table in TABLES:  # whose indexes are as large as earlier tests made them: that is no fault of a query
+        # Rows that earlier tests undid leave their indexes large, and the planner prefers smaller ones.
+        for table in TABLES:
             cursor.execute(f"REINDEX TABLE {table}")
     submitted()
     with connection.cursor() as cursor:

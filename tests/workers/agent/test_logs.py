@@ -218,7 +218,7 @@ def test_closing_gives_up_in_time() -> None:
     pump.write(b"x")
     begun = time.monotonic()
     pump.close(within=0.3)
-    assert time.monotonic() - begun < 18
+    assert time.monotonic() - begun < 2
     wait_until(lambda: not pump._thread.is_alive())
 
 

@@ -86,7 +86,7 @@ def test_a_server_that_drips_is_cut_off_at_the_total_time(server: ScriptedServer
     with pytest.raises(ServerUnreachable, match="within 1 s"):
         sender.post("/x", b"{}", timeouts=Timeouts(connect=5, read=30, total=1))
     sender.close()
-    assert 0.9 < time.monotonic() - begun < 18, "the whole answer takes 60 s"
+    assert 0.9 < time.monotonic() - begun < 3
 
 
 def test_a_body_without_end_is_left_unread(server: ScriptedServer) -> None:
@@ -127,7 +127,7 @@ def test_a_dripping_server_behind_tls_is_cut_off_too() -> None:
         begun = time.monotonic()
         with pytest.raises(ServerUnreachable, match="within 1 s"):
             sender.post("/x", b"{}", timeouts=Timeouts(connect=5, read=5, total=1))
-        assert time.monotonic() - begun < 18, "the whole answer takes 60 s"
+        assert time.monotonic() - begun < 5
         sender.close()
 
 

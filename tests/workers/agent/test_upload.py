@@ -181,7 +181,7 @@ def test_a_dripping_ingest_costs_the_total_time_and_no_more(ingest: IngestClient
     limited = replace(ingest, timeouts=Timeouts(connect=5, read=30, total=1))
     with pytest.raises(UploadFailed):
         limited.store(JOB, b"{}", budget=lambda seconds: False)
-    assert time.monotonic() - begun < 18, "the whole answer takes 60 s"
+    assert time.monotonic() - begun < 3
 
 
 def test_the_budget_ends_the_tries(ingest: IngestClient, server: ScriptedServer) -> None:
@@ -189,7 +189,7 @@ def test_the_budget_ends_the_tries(ingest: IngestClient, server: ScriptedServer)
     begun = time.monotonic()
     with pytest.raises(UploadFailed, match="500"):
         ingest.store(JOB, b"{}", budget=RetryBudget(threading.Event(), 0.5))
-    assert time.monotonic() - begun > 0.4  # without a budget it does not end
+    assert 0.4 < time.monotonic() - begun < 3
 
 
 def test_a_lost_lease_ends_the_tries(ingest: IngestClient, server: ScriptedServer) -> None:

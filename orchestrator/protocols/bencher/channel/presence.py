@@ -65,7 +65,7 @@ class ChannelPresence:
                 )
             except (DatabaseError, InterfaceError) as error:  # the next report is as good
                 log.warning("the open channels were not reported: %s", type(error).__name__)
-            except Exception:  # likewise
+            except Exception:  # a bug must not end the reports; its traceback is in the log
                 log.warning("the open channels were not reported", exc_info=True)
             else:
                 self._versions |= versions
