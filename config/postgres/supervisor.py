@@ -81,6 +81,7 @@ class PostgresSupervisor:
         self.account = postgres_account(home)
         self.folder = home / "postgres"
         self.data = self.folder / "data"
+        self.unfinished = self.folder / "data.unfinished"  # half made or half removed: no start uses it
         self.socket = socket_folder(home)
         self.programs = programs(home, self.account.pw_uid)
         self.stopping = False
@@ -132,7 +133,19 @@ class PostgresSupervisor:
                 server.wait(patience)
                 break
         if self.throwaway:
-            shutil.rmtree(self.home, ignore_errors=True)
+            self.remove_home()
+
+    def remove_home(self) -> None:
+        """Delete the home. If this is killed halfway, a later start makes new data, and its end deletes the rest."""
+        with contextlib.suppress(OSError):
+            self.data.rename(self.unfinished)
+        marker = self.home / "throwaway"  # last, because the next supervisor would keep its files without it
+        for entry in self.home.iterdir():
+            if entry.is_dir():
+                shutil.rmtree(entry, ignore_errors=True)
+            elif entry != marker:
+                entry.unlink(missing_ok=True)
+        shutil.rmtree(self.home, ignore_errors=True)
 
     def prepare(self) -> None:
         """Create the folders and the data. Of a start that was killed halfway, a later one uses nothing."""
@@ -142,12 +155,11 @@ class PostgresSupervisor:
         (self.home / "postgres.conf").write_text(SETTINGS.format(socket=self.socket, durable=durable))
         if self.data.exists():
             return
-        unfinished = self.folder / "data.unfinished"
-        shutil.rmtree(unfinished, ignore_errors=True)
+        shutil.rmtree(self.unfinished, ignore_errors=True)
         command: list[str | Path] = [
             self.programs / "initdb",
             "-D",
-            unfinished,
+            self.unfinished,
             "-U",
             "postgres",
             "--encoding=UTF8",
@@ -156,7 +168,7 @@ class PostgresSupervisor:
         command += ["--locale-provider=builtin", "--locale=C.UTF-8", "--auth-local=trust", "--auth-host=reject"]
         command += ["--no-sync"] if self.throwaway else []
         subprocess.run(self.as_account(command), check=True, cwd=self.folder)
-        unfinished.rename(self.data)
+        self.unfinished.rename(self.data)
 
     def forget_dead_server(self) -> None:
         """Remove the pid file of a killed server: with a pid that another process has now, the start would fail."""

@@ -52,6 +52,24 @@ def removed(state: Path) -> bool:
     return not state.exists()
 
 
+def kill_together(*pids: int) -> None:
+    """Kill processes of which none acts on the end of another before its own, however late this one gets a processor."""
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for pid in pids:
+            os.kill(pid, number)
+
+
+@contextlib.contextmanager
+def killer_at_deletion_of(name: str, pid: int) -> Iterator[None]:
+    """Kill the process when it is about to delete an entry of this name; at the end wait until it is dead."""
+    command = ["strace", "-p", str(pid), "-P", name, "-e", "inject=unlink,unlinkat:signal=KILL"]
+    tracer = subprocess.Popen(command, text=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    assert "attached" in tracer.stderr.readline()
+    yield
+    _, report = tracer.communicate(timeout=60)
+    assert "killed by SIGKILL" in report
+
+
 class Users:
     """Processes that use one installation's server."""
 
@@ -166,8 +184,7 @@ def test_what_was_committed_survives_a_kill_of_everybody(lasting):
     user = lasting.ready()
     with psycopg.connect(embedded.url(lasting.state)) as connection:
         connection.execute("CREATE TABLE kept AS SELECT 1 AS one")
-    for pid in [user.pid, *processes(lasting.state).values()]:
-        os.kill(pid, signal.SIGKILL)
+    kill_together(user.pid, *processes(lasting.state).values())
     user.communicate()
     lasting.ready()
     with psycopg.connect(embedded.url(lasting.state)) as connection:
@@ -219,8 +236,24 @@ def test_a_killed_keeper_takes_the_server_along_and_both_come_back(users):
 
 def test_nothing_outlives_keeper_and_users_killed_together(users):
     user = users.ready()
-    user.kill()
-    os.kill(processes(users.state)["keeper"], signal.SIGKILL)
+    kill_together(user.pid, processes(users.state)["keeper"])
     user.communicate()
     eventually(lambda: not processes(users.state))
+    users.ready()
+
+
+def test_a_removal_cut_short_leaves_nothing_that_a_later_start_trusts(users):
+    user = users.ready()
+    with killer_at_deletion_of("PG_VERSION", processes(users.state)["keeper"]):
+        users.end(user)
+    users.ready()
+    assert answers(users.state)
+
+
+def test_the_marker_of_a_throwaway_is_deleted_last(users):
+    """Without it the next start would keep its data. The fixture waits until that start's end has deleted the rest."""
+    user = users.ready()
+    with killer_at_deletion_of("throwaway", processes(users.state)["keeper"]):
+        users.end(user)
+    assert [entry.name for entry in users.state.iterdir()] == ["throwaway"]
     users.ready()
