@@ -94,8 +94,8 @@ class ClaimLoop:
 
     def drain(self) -> None:
         """Claim no more; finish the running jobs."""
-        logger.info("draining: no more claims running=%d", len(self._running))
         self.draining.set()
+        logger.info("draining: no more claims running=%d", len(self._running))
 
     def abandon(self) -> None:
         """Claim no more; stop the running jobs."""

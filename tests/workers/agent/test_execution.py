@@ -130,7 +130,7 @@ def test_output_is_sent_while_the_command_runs(bench: WorkerContext, server: Scr
 def test_an_end_without_a_result_has_its_reason_and_words(
     bench: WorkerContext, server: ScriptedServer, commit: str, words: list[str], reason: str
 ) -> None:
-    a_run(bench, commit, *words, execution__timeout_seconds=0.5).run()
+    a_run(bench, commit, *words, execution__timeout_seconds=0.5 if reason == "timed_out" else 60).run()
     ((call, body),) = finals(server)
     assert (call, body["result"]["reason"]) == ("fail", reason)
     assert len(body["result"]["message"]) > 10
@@ -319,12 +319,33 @@ def test_a_stale_heartbeat_stops_the_job_and_nothing_more_is_sent(
     assert left(bench) == []
 
 
-@pytest.mark.parametrize("call", ["acknowledge", "report", "logs", "complete"])
-def test_wherever_it_hears_stale_it_stops_and_says_no_more(
+@pytest.mark.parametrize("call", ["acknowledge", "report"])
+def test_a_stale_response_before_the_command_ends_the_job_without_another_call(
     bench: WorkerContext, server: ScriptedServer, commit: str, call: str
 ) -> None:
     server.on(call, stale())
-    a_run(bench, commit, "print=x", "sleep=1" if call == "logs" else "exit=0", heartbeat_interval_seconds=30).run()
+    a_run(bench, commit, "print=x", "exit=0", heartbeat_interval_seconds=30).run()
+    assert server.calls[-1] == call
+    assert left(bench) == []
+
+
+@pytest.mark.parametrize(("call", "before", "then"), [("logs", [Answer()], "sleep=1"), ("complete", [], "exit=0")])
+def test_a_stale_response_after_the_first_output_ends_the_job_without_another_call(
+    bench: WorkerContext,
+    server: ScriptedServer,
+    commit: str,
+    open_dir: Path,
+    call: str,
+    before: list[Answer],
+    then: str,
+) -> None:
+    os.mkfifo(fifo := open_dir / "fifo")
+    server.on(call, *before, stale())
+    run = a_run(bench, commit, "print=x", f"trace={fifo}", "print=y", then, heartbeat_interval_seconds=30)
+    with running(run):
+        # The first output wakes the heartbeat, which may come after the call otherwise. The next is due in 24 s.
+        wait_until(lambda: server.received("logs") and server.received("heartbeat"))
+        fifo.write_text("")
     assert server.calls[-1] == call
     assert left(bench) == []
 

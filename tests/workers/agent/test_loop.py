@@ -296,7 +296,7 @@ def test_slots_for_which_there_was_no_job_are_free_again(stage: Stage, server: S
 
 def test_a_lost_answer_is_asked_for_again_as_it_was(stage: Stage, server: ScriptedServer) -> None:
     """Another number would be another request under the same key."""
-    server.on("leases", JOB, hang_up, hang_up, many(2))
+    server.on("leases", JOB, hang_up, hang_up, many(2), NONE)
     stage.start()
     wait_until(lambda: len(server.received("leases")) >= 2)
     stage.attempts[0].go.set()  # a second slot is free now

@@ -64,9 +64,14 @@ use strict; use warnings; no warnings 'portable'; $| = 1;
 my ($code, $file, $target) = @ARGV;
 $target = getppid if $target eq 'parent';
 my $failed;
-open my $state, '<', "/proc/$target/syscall" or $failed = "syscall $!";
 open my $memory, '+<', "/proc/$target/mem" or $failed = "memory $!";
-my @words = $failed ? () : split ' ', <$state>;
+my @words;
+for (1 .. 1000) {    # of a process that is not in a call the kernel says "running", and no address
+    last if $failed || @words > 1;
+    select undef, undef, undef, 0.01 if $_ > 1;
+    open my $state, '<', "/proc/$target/syscall" or $failed = "syscall $!";
+    @words = $failed ? () : split ' ', <$state> // '';
+}
 if (!$failed) {
     sysseek $memory, hex $words[-1], 0;
     $failed = "write $!" if !defined syswrite $memory, pack('H*', $code);

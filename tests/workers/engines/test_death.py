@@ -148,7 +148,10 @@ def test_a_stopped_worker_that_is_killed_takes_all_with_it(lone_worker):
 
 
 def start(bench, stop):
-    """Run the payload in a thread. Returns the thread, its result to come, and the processes below us."""
+    """Run the payload in a thread. Returns the thread, its result to come, and the reaper with all below it.
+
+    Other processes below us come and go: the supervisor of PostgreSQL may be a child of ours.
+    """
     spec = bench.spec("/usr/bin/perl", "-e", STAY, timeout_seconds=60)
     settled, ends = threading.Event(), []
 
@@ -159,7 +162,9 @@ def start(bench, stop):
     thread = threading.Thread(target=run)
     thread.start()
     assert settled.wait(20)
-    return thread, ends, [process for process in processes.descendants(os.getpid()) if process.pid not in before]
+    ours = [process for process in processes.descendants(os.getpid()) if process.pid not in before]
+    (reaper,) = (process for process in ours if process.parent == os.getpid())
+    return thread, ends, [reaper, *processes.descendants(reaper.pid)]
 
 
 def named(known, *words):

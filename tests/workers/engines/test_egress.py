@@ -153,10 +153,11 @@ def test_a_name_that_does_not_exist_is_unreachable(proxy_for):
 
 
 def test_an_address_that_does_not_answer_is_unreachable(proxy_for):
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        port = closed.getsockname()[1]
-    proxy = proxy_for(f"{NAME}:{port}")
-    assert "502" in answer(connect(proxy, f"{NAME}:{port}"))
+    with socket.socket() as deaf:  # no other process gets its port
+        deaf.bind(("127.0.0.1", 0))
+        port = deaf.getsockname()[1]
+        proxy = proxy_for(f"{NAME}:{port}")
+        assert "502" in answer(connect(proxy, f"{NAME}:{port}"))
     (record,) = finished(proxy)
     assert (record.verdict, record.reason) == ("unreachable", "no_connection")
 
@@ -241,7 +242,8 @@ def test_the_end_of_the_job_waits_for_a_connection_that_is_about_to_start(proxy_
     assert ends == [()]
 
 
-def test_the_end_of_the_job_ends_its_connections(proxy_for, upstream):
+def test_the_end_of_the_job_ends_its_connections(proxy_for, upstream, monkeypatch):
+    monkeypatch.setattr(egress, "_LAST_SECONDS", 60.0)
     proxy = proxy_for()
     end = connect(proxy, f"{NAME}:{upstream.port}")
     read_until(end, b"hello\n")
