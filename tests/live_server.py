@@ -16,6 +16,12 @@ import requests
 from config.paths import BASE_DIR
 
 
+def patient(database_url: str, seconds: int = 60) -> str:
+    """Return the address for processes that a test keeps waiting: a wait for a lock may take seconds, not 2 s."""
+    limits = f"-c%20statement_timeout%3D{seconds}s%20-c%20lock_timeout%3D{seconds}s"
+    return f"{database_url}{'&' if '?' in database_url else '?'}options={limits}"
+
+
 def eventually(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
     """Wait for a condition, and return its value. The limit is for machines under load: no test measures it.
 

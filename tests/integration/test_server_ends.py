@@ -9,7 +9,7 @@ from django.db import connection, transaction
 
 from runtime_jobs.models import Job
 from tests.factories import WorkerFactory, claimed, submitted
-from tests.live_server import Server, eventually, serving
+from tests.live_server import Server, eventually, patient, serving
 
 pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True)]
 
@@ -31,8 +31,7 @@ def test_a_request_in_the_middle_is_answered_and_kept(database_url, tmp_path):
     worker = WorkerFactory()
     submitted()
     claim = claimed(worker)
-    url = f"{database_url}{'&' if '?' in database_url else '?'}options=-c%20lock_timeout%3D60s"  # a machine may be slow
-    with serving(tmp_path, DATABASE_URL=url) as server, ThreadPoolExecutor(1) as caller:
+    with serving(tmp_path, DATABASE_URL=patient(database_url)) as server, ThreadPoolExecutor(1) as caller:
         with transaction.atomic():
             Job.objects.locked().get(pk=claim.job.pk)
             answer = caller.submit(beat, server, claim.lease.lease_ulid, worker.token)

@@ -26,7 +26,7 @@ from orchestrator.workflows.triggers import TRIGGER_TASK
 from runtime_jobs.db_time import database_now
 from runtime_jobs.models import RejectedWorkflow, Repository, WorkflowRun, WorkflowSchedule, WorkflowTrigger
 from tests.factories import api_token
-from tests.live_server import Server, eventually, serving
+from tests.live_server import Server, eventually, patient, serving
 from tests.orchestrator.protocols.github.conftest import PATH, new_secret, payload, ready, signature
 from tests.orchestrator.protocols.shithub.runner import ClaimedJobClient, RunnerClient
 from tests.orchestrator.protocols.shithub.world import register
@@ -250,8 +250,7 @@ def test_a_schedule_fires_once_with_two_housekeeping_processes(environment, orig
         repository=repository, workflow_file=f"{FOLDER}/nightly.yml", cron="0 4 * * *", next_at=due_at + timedelta(1)
     )
     # Both wait until this session has seen it, however slow the machine is.
-    url = environment["DATABASE_URL"]
-    environment |= {"DATABASE_URL": f"{url}{'&' if '?' in url else '?'}options=-c%20lock_timeout%3D60s"}
+    environment |= {"DATABASE_URL": patient(environment["DATABASE_URL"])}
     with housekeeping(environment, tmp_path, threads=1):
         eventually(lambda: Repository.objects.filter(pk=repository.pk, mirrored_at__isnull=False).exists(), 120)
         with transaction.atomic():

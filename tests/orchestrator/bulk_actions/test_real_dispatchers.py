@@ -16,7 +16,7 @@ from orchestrator.audit.runner import run_audit
 from orchestrator.models import BulkAction, BulkTarget
 from runtime_jobs.models import Job, JobEvent
 from tests.factories import ALICE, POLICY, OrganizationFactory, PlanFactory, ProjectFactory, spec, submission
-from tests.live_server import eventually
+from tests.live_server import eventually, patient
 from tests.orchestrator.bulk_actions.world import start
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
@@ -28,9 +28,7 @@ SECONDS = 120 + JOBS / 10
 def dispatcher(database_url, tmp_path):
     """Starts dispatchers, which end with the test."""
     # A dispatcher waits for `locked_half_way` as long as the test needs.
-    options = "options=-c%20statement_timeout%3D80s%20-c%20lock_timeout%3D80s"
-    url = f"{database_url}{'&' if '?' in database_url else '?'}{options}"
-    environment = {**os.environ, "DATABASE_URL": url, "STATE_DIR": str(tmp_path / "state")}
+    environment = {**os.environ, "DATABASE_URL": patient(database_url, 80), "STATE_DIR": str(tmp_path / "state")}
     environment.pop("DATABASE_URL_FILE", None)
     started = []
     with (tmp_path / "dispatcher.log").open("ab") as log:

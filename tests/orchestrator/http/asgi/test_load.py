@@ -11,7 +11,7 @@ from django.contrib.auth import get_user_model
 
 from runtime_jobs.models import Job
 from tests.factories import SUBMIT_BODY, OrganizationFactory, ProjectFactory, api_token
-from tests.live_server import eventually, serving
+from tests.live_server import eventually, patient, serving
 from tests.orchestrator.http.asgi.test_request_heads import peak_kilobytes
 from tests.orchestrator.http.asgi.wire import connect, pour, problem_on, read_response, request
 
@@ -24,8 +24,7 @@ MEBI = 1 << 20
 def small(database_url, tmp_path_factory):
     """One thread, one request that may wait for it, one login, two database connections, statements that may hang."""
     environment = {
-        "DATABASE_URL": f"{database_url}{'&' if '?' in database_url else '?'}"
-        "options=-c%20statement_timeout%3D60s%20-c%20lock_timeout%3D60s",
+        "DATABASE_URL": patient(database_url),
         "REQUEST_THREADS": "1",
         "REQUEST_QUEUE": "1",
         "LOGIN_THREADS": "1",
@@ -110,9 +109,7 @@ def test_logins_wait_apart_from_everybody_else(small, token, locked, database_ur
 
 
 def test_a_pool_without_a_free_connection_is_not_called_a_database_that_is_away(database_url, token, locked, tmp_path):
-    separator = "&" if "?" in database_url else "?"
-    url = f"{database_url}{separator}options=-c%20statement_timeout%3D60s%20-c%20lock_timeout%3D60s"
-    with serving(tmp_path, DATABASE_URL=url, DATABASE_POOL_MAX="1") as server:
+    with serving(tmp_path, DATABASE_URL=patient(database_url), DATABASE_POOL_MAX="1") as server:
         locked("runtime_jobs")
         with ThreadPoolExecutor(3) as clients:
             stuck = clients.submit(requests.get, server.url + JOBS, headers=bearer(token), timeout=60)

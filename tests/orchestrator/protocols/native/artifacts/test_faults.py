@@ -16,7 +16,7 @@ from django.utils import timezone
 from orchestrator.artifacts.tasks import ABANDONED_AFTER, delete_due_objects
 from orchestrator.audit.runner import audit_objects, run_audit
 from runtime_jobs.models import StorageUsage, StoredArtifact
-from tests.live_server import eventually, serving
+from tests.live_server import eventually, patient, serving
 from tests.orchestrator.artifacts.conftest import FOLDER, use
 from tests.orchestrator.protocols.native.artifacts.test_real_server import MIB, Holder, start
 
@@ -115,9 +115,9 @@ def paused_commit(transactional_db):
         cursor.execute("DROP FUNCTION IF EXISTS test_pause CASCADE")
 
 
-def killed_between_object_and_row(start, tmp_path, paused_commit, content):
+def killed_between_object_and_row(start, database_url, tmp_path, paused_commit, content):
     """Kill the server when the object is in its place and the row is not complete. Return the holder and the address."""
-    with start() as server:
+    with start(DATABASE_URL=patient(database_url)) as server:
         holder = Holder(server)
         url = holder.begin("a", len(content))["upload_url"]
         target = tmp_path / "artifacts" / StoredArtifact.objects.get().object_key
@@ -134,9 +134,9 @@ def killed_between_object_and_row(start, tmp_path, paused_commit, content):
     return holder, url
 
 
-def test_after_a_kill_between_object_and_row_the_upload_can_be_repeated(start, tmp_path, paused_commit):
+def test_after_a_kill_between_object_and_row_the_upload_can_be_repeated(start, database_url, tmp_path, paused_commit):
     content = secrets.token_bytes(MIB)
-    holder, url = killed_between_object_and_row(start, tmp_path, paused_commit, content)
+    holder, url = killed_between_object_and_row(start, database_url, tmp_path, paused_commit, content)
     with start() as server:
         holder.server = server
         assert holder.visible() == {}
@@ -147,8 +147,10 @@ def test_after_a_kill_between_object_and_row_the_upload_can_be_repeated(start, t
     assert run_audit() == []
 
 
-def test_after_a_kill_between_object_and_row_housekeeping_deletes_both(start, tmp_path, paused_commit, settings):
-    killed_between_object_and_row(start, tmp_path, paused_commit, secrets.token_bytes(MIB))
+def test_after_a_kill_between_object_and_row_housekeeping_deletes_both(
+    start, database_url, tmp_path, paused_commit, settings
+):
+    killed_between_object_and_row(start, database_url, tmp_path, paused_commit, secrets.token_bytes(MIB))
     use(settings, FOLDER, location=str(tmp_path / "artifacts"))
     assert StorageUsage.objects.get().byte_count == MIB
     delete_due_objects(timezone.now() + ABANDONED_AFTER + timedelta(hours=1))

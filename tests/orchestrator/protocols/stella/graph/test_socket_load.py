@@ -12,7 +12,7 @@ from websockets.sync.client import connect
 
 from runtime_jobs.models.tenants import Scope
 from tests.factories import OrganizationFactory, ProjectFactory, api_token, submitted
-from tests.live_server import eventually, serving
+from tests.live_server import eventually, patient, serving
 from tests.orchestrator.protocols.stella.events.test_stream import number
 from tests.orchestrator.protocols.stella.graph.documents import PATH
 
@@ -105,11 +105,9 @@ def waiting(database_url):
 
 
 def test_what_cannot_wait_for_a_thread_is_refused_as_overloaded(project, token, opened, database_url, tmp_path):
-    separator = "&" if "?" in database_url else "?"
-    url = f"{database_url}{separator}options=-c%20statement_timeout%3D60s%20-c%20lock_timeout%3D60s"
     submitted(project)
     with (
-        serving(tmp_path, DATABASE_URL=url, REQUEST_THREADS="1", REQUEST_QUEUE="1") as server,
+        serving(tmp_path, DATABASE_URL=patient(database_url), REQUEST_THREADS="1", REQUEST_QUEUE="1") as server,
         psycopg.connect(database_url) as blocker,
     ):
         line = opened(server, token).admitted()
