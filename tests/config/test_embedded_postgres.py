@@ -27,7 +27,7 @@ sys.stdin.read()
 
 
 def processes(state: Path) -> dict[str, int]:
-    """The keeper and the postmaster of this home by name."""
+    """The keeper of this home, its postmaster, and the program that makes its data, by name."""
     found = {}
     home = str(paths.home(state))
     for entry in Path("/proc").iterdir():
@@ -37,6 +37,8 @@ def processes(state: Path) -> dict[str, int]:
                 found["keeper"] = int(entry.name)
             if words[0].endswith("/postgres") and f"{home}/postgres/data" in words:
                 found["server"] = int(entry.name)
+            if words[0].endswith("/initdb") and f"{home}/postgres/data.unfinished" in words:
+                found["initdb"] = int(entry.name)
     return found
 
 

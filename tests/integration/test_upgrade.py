@@ -125,7 +125,7 @@ def release(tree: Path, environment: dict[str, str], folder: Path, *serve: str) 
     def answers() -> bool:
         try:
             return requests.get(f"{url}/readyz", timeout=5).status_code == 200
-        except requests.ConnectionError:
+        except (requests.ConnectionError, requests.Timeout):
             return False
 
     with (
@@ -295,11 +295,6 @@ def test_upgrade_from_the_former_commit_under_load(former_tree, former_environme
                 clients.send(new, leases["cancel_requested"], "acknowledge-cancel", {}, 0)
                 for phase in ("granted", "starting", "checking_out", "executing", "uploading"):
                     clients.finish(new, leases[phase], 0)
-            while lease := clients.claim(new, 0):
-                clients.finish(new, lease, 0)
-            eventually(lambda: clients.claim(new, 0) is None)
-            dependents = [job for job, state in states(environment).items() if state == "blocked"]
-            assert dependents == []
 
             def drained() -> bool:
                 while lease := clients.claim(new, 0):

@@ -28,6 +28,7 @@ WHY = {"actor": OPERATOR, "reason": "test"}
 def calls(database_url) -> Iterator[list[str]]:
     """The pools that were called meanwhile, in order."""
     heard: list[str] = []
+    pool_announcer.flush(30)  # what tests before have submitted
     with psycopg.connect(database_url, autocommit=True) as listening:
         listening.execute("LISTEN lanes")
         yield heard

@@ -141,7 +141,8 @@ def demos() -> Iterator[TwoDemos]:
     made = Installation()
     try:
         (made.state / "throwaway").unlink()  # the second one, and `up`, find the database of the first
-        interrupted = made.manage("demo")
+        # Its worker waits before the upload, so that the signal comes while the job runs, however late it is sent.
+        interrupted = made.manage("demo", ORCH_TEST="1", ORCH_FP="worker.upload.before=sleep:10")
         eventually(lambda: interrupted.printed("executing"), 240)  # the first start migrates the database
         interrupted.signal(signal.SIGINT)
         interrupted.wait()

@@ -136,7 +136,14 @@ def ended(process: subprocess.Popen[bytes]) -> None:
     tracer = Path("/proc") / re.search(r"TracerPid:\t(\d+)", Path(f"/proc/{process.pid}/status").read_text())[1]
     process.terminate()
     process.wait(60)
-    eventually(lambda: not tracer.exists() or "Z" in (tracer / "stat").read_text().split()[2], 60)
+
+    def tracer_has_ended() -> bool:
+        try:
+            return (tracer / "stat").read_text().split()[2] == "Z"
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+
+    eventually(tracer_has_ended, 60)
 
 
 def violations(unit: Path, report: Path) -> list[str]:

@@ -23,7 +23,7 @@ def is_alive(pid: int) -> bool:
     """Whether it still does anything: a zombie does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return False
 
 

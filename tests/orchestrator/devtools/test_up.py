@@ -1,5 +1,6 @@
 """`manage.py up` serves, mends what dies, refuses in one line, and leaves nothing running however it ends."""
 
+import contextlib
 import json
 import os
 import re
@@ -41,7 +42,12 @@ def child(installation: Installation, word: str) -> int:
 
 
 def _those_with(installation: Installation, word: str) -> list[int]:
-    return [pid for pid in installation.processes() if word.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    found = []
+    for pid in installation.processes():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+            if word.encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
+                found.append(pid)
+    return found
 
 
 def seed(installation: Installation) -> dict[str, str]:

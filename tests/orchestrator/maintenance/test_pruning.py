@@ -23,6 +23,7 @@ from orchestrator.checks import retention as retention_check
 from orchestrator.http.auth.login_throttle import LoginAttempts
 from orchestrator.ingest.models import Run
 from orchestrator.maintenance import pruners, pruning
+from orchestrator.maintenance import scheduler as scheduler_module
 from orchestrator.maintenance.pruning import PruningTask, count_old_rows
 from orchestrator.maintenance.scheduler import Scheduler
 from orchestrator.models import Count, Incident
@@ -231,6 +232,7 @@ def test_the_audit_log_of_operators_is_kept_until_a_setting_allows_its_deletion(
 
 def test_the_audit_log_is_deleted_in_batches(long_ago, settings, monkeypatch):
     monkeypatch.setattr(pruners, "ROWS", 2)
+    monkeypatch.setattr(pruners, "SLOW_SECONDS", float("inf"))
     settings.RETENTION_DAYS = settings.RETENTION_DAYS | {"operator_events": 30}
     for _ in range(5):
         operator_event(long_ago)
@@ -242,6 +244,7 @@ def test_the_audit_log_is_deleted_in_batches(long_ago, settings, monkeypatch):
 def test_old_rows_of_a_table_are_deleted_in_batches(long_ago, monkeypatch):
     """One unbounded DELETE of months exceeded the time of a statement in each round, and ended the round each time."""
     monkeypatch.setattr(pruners, "ROWS", 2)
+    monkeypatch.setattr(pruners, "SLOW_SECONDS", float("inf"))
     for key in "abcde":
         IdempotencyKey.objects.create(
             principal="p", operation="o", key=key, fingerprint="f", result_id="r", created_at=long_ago
@@ -318,6 +321,13 @@ def test_the_command_counts_and_deletes(project, long_ago):
     assert result["again"].endswith("0 rows deleted.\n")
 
 
+@pytest.fixture
+def without_limit_of_time(monkeypatch):
+    """Let the retention of a round take as long as it needs."""
+    monkeypatch.setattr(scheduler_module, "PruningTask", lambda: PruningTask(monotonic=lambda: 0.0))
+
+
+@pytest.mark.usefixtures("without_limit_of_time")
 def test_the_scheduler_deletes_and_counts_what_it_deletes(project, long_ago):
     ended(submitted(project, now=long_ago), long_ago)
     scheduler = Scheduler(period=1)
@@ -407,7 +417,7 @@ def test_a_kind_of_rows_whose_deletion_fails_stops_no_other(project, long_ago, m
 def test_a_lost_connection_ends_the_retention_of_a_round(monkeypatch):
     failing_table(monkeypatch, InterfaceError("the connection is closed"))
     with pytest.raises(InterfaceError):
-        PruningTask().delete_some(report=nothing)
+        PruningTask(monotonic=lambda: 0.0).delete_some(report=nothing)
 
 
 def test_the_command_deletes_the_other_rows_and_fails(project, long_ago, monkeypatch):
@@ -418,6 +428,7 @@ def test_the_command_deletes_the_other_rows_and_fails(project, long_ago, monkeyp
     assert not Job.objects.exists()
 
 
+@pytest.mark.usefixtures("without_limit_of_time")
 def test_the_scheduler_counts_a_kind_of_rows_whose_deletion_fails(monkeypatch):
     failing_table(monkeypatch, ZeroDivisionError())
     assert Scheduler(period=1).round()
@@ -449,7 +460,7 @@ def test_a_row_of_a_table_that_takes_too_long_alone_fails(monkeypatch):
     error = OperationalError("statement timeout")
     error.__cause__ = QueryCanceled()
     failing_table(monkeypatch, error)
-    assert PruningTask().delete_some(report=nothing) == [error]
+    assert PruningTask(monotonic=lambda: 0.0).delete_some(report=nothing) == [error]
 
 
 def test_each_step_is_announced_also_if_it_deletes_nothing(monkeypatch):

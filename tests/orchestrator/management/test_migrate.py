@@ -27,9 +27,9 @@ def lock_timeout() -> object:
     return execute("SHOW lock_timeout")[0][0]
 
 
-def somebody_waits_for_plans() -> bool:
-    waits = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'runtime_jobs_plan'::regclass"
-    return execute(waits) != [(0,)]
+def migration_waits(session: psycopg.Connection) -> bool:
+    waits = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'runtime_jobs'::regclass"
+    return session.execute(waits).fetchone() != (0,)
 
 
 def test_a_migration_that_meets_an_operation_gives_way_and_starts_again(monkeypatch, database_url):
@@ -43,8 +43,6 @@ def test_a_migration_that_meets_an_operation_gives_way_and_starts_again(monkeypa
         with transaction.atomic():
             execute("LOCK TABLE runtime_jobs_plan IN ACCESS EXCLUSIVE MODE")
             plan_locked.set()
-            if len(attempts) == 1:
-                eventually(somebody_waits_for_plans, 60)
             execute("LOCK TABLE runtime_jobs IN ACCESS EXCLUSIVE MODE")
 
     def operation():
@@ -53,6 +51,8 @@ def test_a_migration_that_meets_an_operation_gives_way_and_starts_again(monkeypa
             session.execute("LOCK TABLE runtime_jobs IN ROW EXCLUSIVE MODE")
             job_locked.set()
             plan_locked.wait(60)
+            # The other one has begun to wait first: so its 500 ms end before PostgreSQL looks for a deadlock here.
+            eventually(lambda: migration_waits(session), 60)
             return session.execute("SELECT count(*) >= 0 FROM runtime_jobs_plan").fetchone()
 
     monkeypatch.setattr(migrate.Command, "handle", migration)

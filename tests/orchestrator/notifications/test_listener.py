@@ -7,6 +7,7 @@ import pytest
 from django.db import OperationalError, connection
 
 from orchestrator.notifications import listener as listening
+from orchestrator.notifications.hub import pool_announcer
 from orchestrator.notifications.listener import CHANNEL, Listener, send_notification_async
 from tests.live_server import eventually
 
@@ -29,6 +30,7 @@ class Receiver:
 
 def played(story):
     async def play():
+        pool_announcer.flush(30)  # what tests before have submitted
         receiver = Receiver()
         task = asyncio.create_task(receiver.listener.run())
         try:

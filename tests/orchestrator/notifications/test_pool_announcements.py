@@ -47,6 +47,7 @@ def announced(monkeypatch):
 def heard(database_url):
     """The PIDs of the sessions that notified of pools meanwhile."""
     found = []
+    pool_announcer.flush(30)  # what tests before have submitted
     with psycopg.connect(database_url, autocommit=True) as listening:
         listening.execute("LISTEN lanes")
         yield found

@@ -170,10 +170,11 @@ def test_a_returned_wake_wakes_the_next_waiter():
 def test_without_notifications_a_few_waiters_poll_in_each_tick_the_oldest_first(interval):
     async def story(scene):
         scene.registry.poll_interval = interval
+        before = time.monotonic()
         await scene.enter(*[OfferKey("pool", str(number)) for number in range(20)])
-        now = time.monotonic()
-        scene.registry.wake_overdue(now)
+        scene.registry.wake_overdue(before)
         assert await scene.settled() == []
+        now = time.monotonic()
         turns = []
         for _ in range(2):
             scene.registry.wake_overdue(now + interval.longest + 1)
@@ -189,8 +190,8 @@ def test_poll_intervals_have_jitter():
     async def story(scene):
         scene.registry.poll_interval = interval = NOTIFIED._replace(max_per_tick=100)
         await scene.enter(*[LINUX] * 50)
-        now = time.monotonic()
-        scene.registry.wake_overdue(now + (interval.shortest + interval.longest) / 2)
+        first = min(waiter.since for waiter in scene.registry._waiters)
+        scene.registry.wake_overdue(first + (interval.shortest + interval.longest) / 2)
         assert 0 < len(await scene.settled()) < 50
 
     played(story)

@@ -251,11 +251,19 @@ def test_git_holds_the_lock_of_the_mirror_so_that_a_killed_process_leaves_no_sec
         thread.start()
         connection, _ = listener.accept()
         lock = mirror_path(repository).parent / "lock"
-        holders = [path for path in Path("/proc").glob("[0-9]*/fd/*") if _leads_to(path, lock)]
+        holders = [process for process in Path("/proc").glob("[0-9]*") if _has_open(process, lock)]
         connection.close()
         thread.join(60)
-    assert len({path.parts[2] for path in holders}) > 1  # this process, and those of git
+    assert len(holders) > 1  # this process, and those of git
     assert len(found) == 1
+
+
+def _has_open(process: Path, file: Path) -> bool:
+    try:
+        descriptors = list((process / "fd").iterdir())
+    except OSError:  # it has ended meanwhile
+        return False
+    return any(_leads_to(descriptor, file) for descriptor in descriptors)
 
 
 def _leads_to(link: Path, target: Path) -> bool:

@@ -4,14 +4,17 @@ import os
 import signal
 import subprocess
 import sys
+from datetime import timedelta
 
 import pytest
+from django.db import transaction
 
 from config.paths import BASE_DIR
 from orchestrator.housekeeping.models import HousekeepingTask
 from orchestrator.housekeeping.queue import request_task
 from orchestrator.workflows.files import parse_file_at
 from orchestrator.workflows.schedules import SCHEDULE_TASK, store_schedules
+from runtime_jobs.db_time import database_now
 from runtime_jobs.models import WorkflowRun, WorkflowSchedule
 from tests.live_server import eventually
 from tests.orchestrator.repositories.world import added
@@ -22,7 +25,7 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 
 @pytest.fixture
 def scheduled(origin, db):
-    """A repository whose schedules were stored long ago, with the task that keeps its mirror."""
+    """A repository whose schedules are due in a month, with the task that keeps its mirror."""
     from orchestrator.repositories.mirrors import update_mirror  # noqa: PLC0415 beside its only use
     from orchestrator.repositories.tasks import request_mirror  # noqa: PLC0415 likewise
 
@@ -30,7 +33,9 @@ def scheduled(origin, db):
     repository = added(origin.path)
     request_mirror(repository.pk)
     update_mirror(repository)
-    store_schedules(repository, {FILE: parse_file_at(repository, commit, FILE).workflow}, now=at(0))
+    with transaction.atomic():  # the processes run already, and take what is due
+        store_schedules(repository, {FILE: parse_file_at(repository, commit, FILE).workflow}, now=at(0))
+        WorkflowSchedule.objects.update(next_at=database_now() + timedelta(days=30))
     return repository
 
 

@@ -20,16 +20,17 @@ def threads():
 
 
 class Work:
-    """A piece of work that waits in the middle until it is released; counts who computes at a time."""
+    """Pieces of work, each of which waits until it is released; `order` has their names as they began."""
 
-    def __init__(self, slots):
-        self.slots, self.order = slots, []
-        self.begun, self.release = threading.Semaphore(0), threading.Semaphore(0)
+    def __init__(self, *names):
+        self.order = []
+        self.begun = threading.Semaphore(0)
+        self.released = {name: threading.Event() for name in names}
 
     def __call__(self, name):
         self.order.append(name)
         self.begun.release()
-        assert self.release.acquire(timeout=LONG)
+        assert self.released[name].wait(LONG)
 
 
 def waiting(slots):
@@ -38,7 +39,7 @@ def waiting(slots):
 
 def test_a_client_computes_in_one_thread_and_clients_take_turns(threads):
     slots = ComputeSlots(2, per_client=1, max_wait=LONG)
-    work = Work(slots)
+    work = Work("flood-0", "flood-1", "flood-2", "other", "third")
     futures = [threads.submit(slots.run, "flood", work, "flood-0")]
     assert work.begun.acquire(timeout=LONG)
     for number in (1, 2):
@@ -51,7 +52,7 @@ def test_a_client_computes_in_one_thread_and_clients_take_turns(threads):
     eventually(lambda: waiting(slots) == 3)
     for expected in ("flood-0", "other", "flood-1", "third", "flood-2"):
         assert expected in work.order
-        work.release.release()
+        work.released[expected].set()
         if len(work.order) < 5:
             assert work.begun.acquire(timeout=LONG)
     for future in futures:

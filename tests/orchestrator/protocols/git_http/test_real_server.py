@@ -524,12 +524,12 @@ def test_a_response_whose_process_was_killed_is_not_complete(own_server, large, 
     eventually(lambda: "git was killed" in own_server.log())
 
 
-def test_no_git_outlives_a_killed_server(own_server, large, origin):
+def test_no_git_outlives_a_killed_server(own_server, large, origin, mirrors):
     with begin_clone(own_server, origin.git("rev-parse", "main")):
-        (pid,) = eventually(lambda: processes_of(own_server))
+        eventually(lambda: processes_below(mirrors))
         own_server.process.kill()
         own_server.process.wait()
-        eventually(lambda: not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/stat").read_text())
+        eventually(lambda: not processes_below(mirrors))
 
 
 # --- the server as the origin of another mirror -----------------------------------------------------------------------

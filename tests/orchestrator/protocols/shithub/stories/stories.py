@@ -198,8 +198,8 @@ def killed_server_in_a_report(scene: Scene) -> None:
     scene.start_runner()
     scene.wait_for_output(run, "begun")
     scene.installation.kill_server()
-    scene.release(run)
     workspace = next(iter(scene.workspaces().glob("*/*")))
+    scene.release(run)
     eventually(lambda: not workspace.exists())  # the runner has given the job up
     scene.installation.start_server()
     eventually(lambda: scene.calls.all[-1]["path"].endswith("heartbeat") and scene.calls.all[-1]["status"] == 204)

@@ -20,6 +20,7 @@ from runtime_jobs.models import ApiToken, JobEvent, Membership
 from runtime_jobs.models.tenants import Scope
 from tests.factories import OrganizationFactory, ProjectFactory, WorkerFactory, api_token, claimed, submitted
 from tests.live_server import eventually, serving
+from tests.older_transactions import wait_for_older_transactions
 from workers.registry.tokens import digest_of
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
@@ -139,6 +140,7 @@ def run_one(project):
 
 def test_first_a_snapshot_and_then_an_envelope_for_each_event(server, project, token, source):
     waiting = submitted(project)
+    wait_for_older_transactions()  # its event is before the place of the snapshot
     client = source(token)
     assert client.status == 200
     assert client.answer.headers["Content-Type"] == "text/event-stream; charset=utf-8"

@@ -26,6 +26,7 @@ from runtime_jobs.models import ApiToken, Membership
 from runtime_jobs.models.tenants import Scope
 from tests.factories import OPERATOR, OrganizationFactory, ProjectFactory, WorkerFactory, api_token, claimed, submitted
 from tests.live_server import eventually, serving
+from tests.older_transactions import wait_for_older_transactions
 from tests.orchestrator.protocols.stella.events.test_stream import EventSource, number, run_one
 from tests.orchestrator.protocols.stella.graph.documents import PATH, members
 from tests.orchestrator.protocols.stella.graph.test_queries import NINE_LEVELS, SIXTEEN_ALIASES, TEN_THOUSAND_NODES
@@ -142,6 +143,7 @@ def close_frame(call):
 
 def pages_of(server, token):
     """The envelopes of all events of the tenant."""
+    wait_for_older_transactions()
     headers = {"Authorization": f"Bearer {token}"}
     return requests.get(f"{server.url}/api/events?limit=200", headers=headers, timeout=30).json()["results"]
 
@@ -154,6 +156,7 @@ def completed(envelope):
 
 def test_job_events_equal_those_of_the_stream(server, project, token):
     submitted(project)
+    wait_for_older_transactions()  # its event is before the place of the snapshot
     source = EventSource(server, token)
     places = []
 
@@ -173,7 +176,7 @@ def test_job_events_equal_those_of_the_stream(server, project, token):
             assert first["snapshot"] | {"measuredAt": 0} == snapshot | {"measuredAt": 0}
             await in_thread(lambda: [run_one(project) for _ in range(3)])
             await in_thread(services.set_rate, org_slug="acme", per_hour=9, actor=OPERATOR, reason="x")
-            happened = len(await asyncio.to_thread(pages_of, server, token)) - 1
+            happened = len(await in_thread(pages_of, server, token)) - 1
             found = await take(messages, happened)
             await messages.aclose()
             return found
