@@ -74,9 +74,10 @@ def test_the_deadline_ends_it(bench_and_command):
 def test_the_deadline_ends_also_what_ignores_sigterm(bench_and_command):
     bench, word = bench_and_command
     started = time.monotonic()
-    run = bench.run(*word("wait_for_good"), timeout_seconds=1.5, grace_seconds=0.4)
+    # Until the deadline it must have begun to ignore the signal, also on a busy machine.
+    run = bench.run(*word("wait_for_good"), timeout_seconds=5.0, grace_seconds=0.4)
     assert (run.kind, run.result.signal) == ("timeout", "SIGKILL")
-    assert 1.9 <= time.monotonic() - started < 18
+    assert 5.4 <= time.monotonic() - started < 18
 
 
 def test_stop_ends_it_from_another_thread(bench_and_command):

@@ -511,9 +511,9 @@ def test_refs_of_the_server_are_hidden_from_clients(server, repository, origin, 
 # --- processes that die -----------------------------------------------------------------------------------------------
 
 
-def test_a_response_whose_process_was_killed_is_not_complete(own_server, large, origin):
-    with begin_clone(own_server, origin.git("rev-parse", "main")) as client:
-        (pid,) = eventually(lambda: processes_of(own_server))
+def test_a_response_whose_process_was_killed_is_not_complete(patient_server, large, origin):
+    with begin_clone(patient_server, origin.git("rev-parse", "main")) as client:
+        (pid,) = eventually(lambda: processes_of(patient_server))
         assert client.recv(100).startswith(b"HTTP/1.1 200")
         os.killpg(pid, signal.SIGKILL)
         received = b""
@@ -521,7 +521,7 @@ def test_a_response_whose_process_was_killed_is_not_complete(own_server, large, 
             while block := client.recv(1 << 20):
                 received = (received + block)[-100:]
     assert not received.endswith(b"0\r\n\r\n")
-    eventually(lambda: "git was killed" in own_server.log())
+    eventually(lambda: "git was killed" in patient_server.log())
 
 
 def test_no_git_outlives_a_killed_server(own_server, large, origin, mirrors):

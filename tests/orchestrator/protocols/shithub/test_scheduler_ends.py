@@ -122,7 +122,7 @@ def test_a_runner_whose_lease_expires_before_the_time_limit_is_lost_however_late
 @pytest.mark.django_db(transaction=True)
 def test_a_killed_runner_and_a_scheduler_process(database_url, tmp_path, settings):
     """Real processes: server, scheduler, and a runner that gets SIGKILL after its `running`."""
-    ttl = settings.ACTIONS_LEASE_SECONDS = 5  # it is stored with the job
+    ttl = settings.ACTIONS_LEASE_SECONDS = 15  # stored with the job; the runner needs it until it is `running`
     variables = {
         "DATABASE_URL": database_url,
         "ACTIONS_ROOT_KEY": "QkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkI=",
