@@ -205,6 +205,8 @@ def test_a_thousand_streams_on_one_process(installation, tmp_path):
             clients.begin(tenants[0], installation.tokens[tenants[0]])
             eventually(lambda: clients.begun == 1)
             fill_pool(server, installation.tokens[tenants[0]])
+            # The pool opens them in the background.
+            eventually(lambda: installation.connections() == int(SETTINGS["DATABASE_POOL_MAX"]))
             with_one = installation.connections()
             threads_with_one = threads_of(server)
 
