@@ -81,7 +81,6 @@ class PostgresSupervisor:
         self.account = postgres_account(home)
         self.folder = home / "postgres"
         self.data = self.folder / "data"
-        self.unfinished = self.folder / "data.unfinished"  # half made or half removed: no start uses it
         self.socket = socket_folder(home)
         self.programs = programs(home, self.account.pw_uid)
         self.stopping = False
@@ -136,16 +135,23 @@ class PostgresSupervisor:
             self.remove_home()
 
     def remove_home(self) -> None:
-        """Delete the home. If this is killed halfway, a later start makes new data, and its end deletes the rest."""
+        """Delete the home. If this is killed halfway, a later start makes all anew, and its end deletes the rest.
+
+        Everything is moved before anything is deleted: no start uses a part of it. The locks stay until the data is
+        gone, and the marker of a throwaway to the end. What cannot be deleted keeps its marker.
+        """
+        removed = self.home / "removed"
+        last = ("postgres.users", "postgres.server", "throwaway")
         with contextlib.suppress(OSError):
-            self.data.rename(self.unfinished)
-        marker = self.home / "throwaway"  # last, because the next supervisor would keep its files without it
-        for entry in self.home.iterdir():
-            if entry.is_dir():
-                shutil.rmtree(entry, ignore_errors=True)
-            elif entry != marker:
-                entry.unlink(missing_ok=True)
-        shutil.rmtree(self.home, ignore_errors=True)
+            shutil.rmtree(removed, ignore_errors=True)
+            removed.mkdir()
+            for entry in list(self.home.iterdir()):
+                if entry.name not in {removed.name, *last}:
+                    entry.rename(removed / entry.name)
+            shutil.rmtree(removed)
+            for name in last:
+                (self.home / name).unlink()
+            self.home.rmdir()
 
     def prepare(self) -> None:
         """Create the folders and the data. Of a start that was killed halfway, a later one uses nothing."""
@@ -155,11 +161,12 @@ class PostgresSupervisor:
         (self.home / "postgres.conf").write_text(SETTINGS.format(socket=self.socket, durable=durable))
         if self.data.exists():
             return
-        shutil.rmtree(self.unfinished, ignore_errors=True)
+        unfinished = self.folder / "data.unfinished"
+        shutil.rmtree(unfinished, ignore_errors=True)
         command: list[str | Path] = [
             self.programs / "initdb",
             "-D",
-            self.unfinished,
+            unfinished,
             "-U",
             "postgres",
             "--encoding=UTF8",
@@ -167,8 +174,9 @@ class PostgresSupervisor:
         ]
         command += ["--locale-provider=builtin", "--locale=C.UTF-8", "--auth-local=trust", "--auth-host=reject"]
         command += ["--no-sync"] if self.throwaway else []
-        subprocess.run(self.as_account(command), check=True, cwd=self.folder)
-        self.unfinished.rename(self.data)
+        command_line = self.as_account(command, "--pdeathsig", "KILL")
+        subprocess.run(command_line, check=True, cwd=self.folder, pass_fds=(self.lock,))
+        unfinished.rename(self.data)
 
     def forget_dead_server(self) -> None:
         """Remove the pid file of a killed server: with a pid that another process has now, the start would fail."""

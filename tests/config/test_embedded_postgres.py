@@ -55,7 +55,7 @@ def removed(state: Path) -> bool:
 
 
 def kill_together(*pids: int) -> None:
-    """Kill processes of which none acts on the end of another before its own, however late this one gets a processor."""
+    """Kill processes so that none can react to the death of another: all are stopped first."""
     for number in (signal.SIGSTOP, signal.SIGKILL):
         for pid in pids:
             os.kill(pid, number)
@@ -63,13 +63,17 @@ def kill_together(*pids: int) -> None:
 
 @contextlib.contextmanager
 def killer_at_deletion_of(name: str, pid: int) -> Iterator[None]:
-    """Kill the process when it is about to delete an entry of this name; at the end wait until it is dead."""
+    """Kill the process when it is about to delete what it calls so; at the end wait until it is dead."""
     command = ["strace", "-p", str(pid), "-P", name, "-e", "inject=unlink,unlinkat:signal=KILL"]
     tracer = subprocess.Popen(command, text=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-    assert "attached" in tracer.stderr.readline()
-    yield
-    _, report = tracer.communicate(timeout=60)
-    assert "killed by SIGKILL" in report
+    try:
+        assert "attached" in tracer.stderr.readline()
+        yield
+        _, report = tracer.communicate(timeout=60)
+        assert "killed by SIGKILL" in report
+    finally:
+        tracer.kill()
+        tracer.wait()
 
 
 class Users:
@@ -151,7 +155,8 @@ def test_a_killed_user_counts_as_gone(users):
 
 def test_a_start_cut_short_leaves_nothing_that_a_later_one_trusts(lasting):
     user = lasting.start()
-    eventually((lasting.state / "postgres" / "data.unfinished").exists)
+    initdb = eventually(lambda: processes(lasting.state).get("initdb"))
+    os.kill(initdb, signal.SIGSTOP)  # so that it does not end by itself
     os.kill(processes(lasting.state)["keeper"], signal.SIGKILL)
     user.kill()
     user.communicate()
@@ -248,14 +253,14 @@ def test_a_removal_cut_short_leaves_nothing_that_a_later_start_trusts(users):
     user = users.ready()
     with killer_at_deletion_of("PG_VERSION", processes(users.state)["keeper"]):
         users.end(user)
+    assert not (users.state / "postgres" / "data").exists()
     users.ready()
-    assert answers(users.state)
 
 
 def test_the_marker_of_a_throwaway_is_deleted_last(users):
     """Without it the next start would keep its data. The fixture waits until that start's end has deleted the rest."""
     user = users.ready()
-    with killer_at_deletion_of("throwaway", processes(users.state)["keeper"]):
+    with killer_at_deletion_of(str(users.state / "throwaway"), processes(users.state)["keeper"]):
         users.end(user)
     assert [entry.name for entry in users.state.iterdir()] == ["throwaway"]
     users.ready()
