@@ -17,7 +17,7 @@ from config.paths import BASE_DIR
 
 
 def patient(database_url: str, seconds: int = 60) -> str:
-    """Return the address for processes that a test keeps waiting: a wait for a lock may take seconds, not 2 s."""
+    """Return the address with `seconds` as the limit of statements and locks, in place of the product's options."""
     limits = f"-c%20statement_timeout%3D{seconds}s%20-c%20lock_timeout%3D{seconds}s"
     return f"{database_url}{'&' if '?' in database_url else '?'}options={limits}"
 

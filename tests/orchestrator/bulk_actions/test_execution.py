@@ -171,6 +171,17 @@ def test_incidents_are_resolved_but_not_those_of_breakers(project):
     assert breaker.resolved_at is None
 
 
+def test_a_claim_without_time_is_applied_to_one_target(project, monkeypatch):
+    monkeypatch.setattr(execution, "SECONDS", 0.0)
+    for _ in range(2):
+        submitted(project)
+    row = start(project.organization)
+    advance_bulk_action()
+    assert progress(row) == ("running", 2, 1, 0)
+    advance_bulk_action()
+    assert progress(row) == ("completed", 2, 2, 0)
+
+
 def test_an_aborted_action_changes_nothing_more(project):
     for _ in range(TARGETS * 2):
         submitted(project)

@@ -232,7 +232,7 @@ def test_the_audit_log_of_operators_is_kept_until_a_setting_allows_its_deletion(
 
 def test_the_audit_log_is_deleted_in_batches(long_ago, settings, monkeypatch):
     monkeypatch.setattr(pruners, "ROWS", 2)
-    monkeypatch.setattr(pruners, "SLOW_SECONDS", float("inf"))
+    monkeypatch.setattr(pruners, "SLOW_SECONDS", float("inf"))  # a slow step is followed by a smaller one
     settings.RETENTION_DAYS = settings.RETENTION_DAYS | {"operator_events": 30}
     for _ in range(5):
         operator_event(long_ago)
@@ -244,7 +244,7 @@ def test_the_audit_log_is_deleted_in_batches(long_ago, settings, monkeypatch):
 def test_old_rows_of_a_table_are_deleted_in_batches(long_ago, monkeypatch):
     """One unbounded DELETE of months exceeded the time of a statement in each round, and ended the round each time."""
     monkeypatch.setattr(pruners, "ROWS", 2)
-    monkeypatch.setattr(pruners, "SLOW_SECONDS", float("inf"))
+    monkeypatch.setattr(pruners, "SLOW_SECONDS", float("inf"))  # a slow step is followed by a smaller one
     for key in "abcde":
         IdempotencyKey.objects.create(
             principal="p", operation="o", key=key, fingerprint="f", result_id="r", created_at=long_ago

@@ -170,9 +170,8 @@ def test_a_returned_wake_wakes_the_next_waiter():
 def test_without_notifications_a_few_waiters_poll_in_each_tick_the_oldest_first(interval):
     async def story(scene):
         scene.registry.poll_interval = interval
-        before = time.monotonic()
         await scene.enter(*[OfferKey("pool", str(number)) for number in range(20)])
-        scene.registry.wake_overdue(before)
+        scene.registry.wake_overdue(min(waiter.since for waiter in scene.registry._waiters) + interval.shortest)
         assert await scene.settled() == []
         now = time.monotonic()
         turns = []

@@ -329,6 +329,17 @@ def test_a_stale_response_before_the_command_ends_the_job_without_another_call(
     assert left(bench) == []
 
 
+def test_a_stale_response_to_the_first_output_ends_the_job_without_a_final_message(
+    bench: WorkerContext, server: ScriptedServer, commit: str
+) -> None:
+    """The heartbeat that the output wakes may come after it."""
+    server.on("logs", stale())
+    a_run(bench, commit, "print=x", "sleep=30", heartbeat_interval_seconds=30).run()
+    assert finals(server) == []
+    assert len(server.received("logs")) == 1
+    assert left(bench) == []
+
+
 @pytest.mark.parametrize(("call", "before", "then"), [("logs", [Answer()], "sleep=1"), ("complete", [], "exit=0")])
 def test_a_stale_response_after_the_first_output_ends_the_job_without_another_call(
     bench: WorkerContext,

@@ -205,7 +205,7 @@ def test_the_writer_never_waits_and_the_log_says_what_is_missing() -> None:
     assert len(store.text) < BUFFER_BYTES + 100
 
 
-def test_closing_waits_for_no_call() -> None:
+def test_closing_does_not_wait_for_the_answer_to_a_call() -> None:
     store, gate = Store(), threading.Event()
     store.before = lambda call: gate.wait(60)
     pump = LogShipper(store, Ear(), period=0.01)
@@ -226,6 +226,7 @@ def test_closing_gives_up_in_time() -> None:
 
     store.before = fail
     pump = LogShipper(store, Ear(), period=0.01)
+    # Only the closing can end this wait.
     pump._backoff._first = pump._backoff._bound = pump._backoff._max_seconds = 600.0
     pump.start()
     pump.write(b"x")

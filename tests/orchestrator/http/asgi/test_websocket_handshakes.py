@@ -12,7 +12,7 @@ HANDSHAKE = ("Upgrade: websocket", *KEY)
 
 @pytest.fixture(scope="module")
 def server(database_url, tmp_path_factory):
-    # Longer than a test waits: what is closed within that was refused, and not too late.
+    # Longer than a test waits: what is closed until then was refused, and did not run out of time.
     limits = {"HEADER_SECONDS": "60", "BODY_SECONDS": "60"}
     with serving(tmp_path_factory.mktemp("server"), DATABASE_URL=database_url, **limits) as found:
         yield found
@@ -31,14 +31,14 @@ def server(database_url, tmp_path_factory):
     ids=["get with a body", "post with a body", "body without end", "chunked", "post"],
 )
 def test_a_handshake_that_is_none_is_refused_at_once(server, method, lines, body):
-    with connect(server, seconds=20) as line:
+    with connect(server, seconds=3) as line:
         line.sendall(request(*HANDSHAKE, *lines, method=method, path="/login/") + b"\r\n" + body)
         assert problem_on(line) == (400, "invalid")
         assert is_closed(line)
 
 
 def test_an_empty_body_is_none(server):
-    with connect(server, seconds=20) as line:
+    with connect(server, seconds=3) as line:
         line.sendall(request(*HANDSHAKE, "Content-Length: 0", path="/nowhere") + b"\r\n")
         assert problem_on(line) == (404, "not_found")
 
@@ -47,14 +47,14 @@ def test_an_empty_body_is_none(server):
     ("path", "lines"), [("/" + "x" * 9_000, []), ("/", ["X-Long: " + "x" * 9_000])], ids=["path", "header"]
 )
 def test_a_handshake_above_the_limits_of_the_websocket_library_is_refused(server, path, lines):
-    with connect(server, seconds=20) as line:
+    with connect(server, seconds=3) as line:
         line.sendall(request(*HANDSHAKE, *lines, path=path) + b"\r\n")
         assert read_response(line)[0] in {400, 404, 414, 431}
         assert is_closed(line)
 
 
 def test_a_handshake_behind_a_request_does_not_take_its_response(server):
-    with connect(server, seconds=20) as line:
+    with connect(server, seconds=3) as line:
         line.sendall(request(path="/readyz") + b"\r\n" + request(*HANDSHAKE) + b"\r\n")
         assert read_response(line)[0] in {200, 503}
         assert is_closed(line)
@@ -63,7 +63,7 @@ def test_a_handshake_behind_a_request_does_not_take_its_response(server):
 def test_a_refused_handshake_is_one_quiet_line_of_log(server):
     before = len(server.log().splitlines())
     for number in range(3):
-        with connect(server, seconds=20) as line:
+        with connect(server, seconds=3) as line:
             line.sendall(request(*HANDSHAKE, path=f"/secret-{number}") + b"\r\n")
             assert problem_on(line) == (404, "not_found")
             assert is_closed(line)

@@ -28,7 +28,7 @@ from runtime_jobs.db_time import database_now
 from runtime_jobs.models import Job, Project
 from runtime_jobs.states import JobState
 from tests.factories import OPERATOR, PoolFactory, api_token
-from tests.live_server import Server, eventually, patient, serving
+from tests.live_server import Server, eventually, serving
 from tests.orchestrator.maintenance.test_retention_of_runs import run_ended
 from tests.orchestrator.protocols.shithub.world import actions_spec, make_repository, start_run
 from tests.orchestrator.repositories.world import Origin, mirrored
@@ -49,7 +49,7 @@ def folder(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def environment(database_url, folder) -> dict[str, str]:
     folders = {"REPOSITORY_ROOT": str(folder / "origins"), "MIRROR_DIR": str(folder / "mirrors")}
-    return {"DATABASE_URL": patient(database_url), "ACTIONS_ROOT_KEY": ROOT_KEY} | folders
+    return {"DATABASE_URL": database_url, "ACTIONS_ROOT_KEY": ROOT_KEY} | folders
 
 
 @pytest.fixture(scope="module")
