@@ -4,7 +4,7 @@ Run as `python -m config.postgres.supervisor HOME LOCK_FD` by config.postgres.em
 
 Two mechanisms of the kernel make it safe against kill -9. LOCK_FD is an exclusive flock that this process and every
 PostgreSQL process inherit, so the lock is free if and only if none of them runs. PostgreSQL gets SIGINT from the kernel
-when this process dies.
+when this process dies; initdb, which makes the data, gets SIGKILL.
 """
 
 from __future__ import annotations
@@ -174,6 +174,7 @@ class PostgresSupervisor:
         ]
         command += ["--locale-provider=builtin", "--locale=C.UTF-8", "--auth-local=trust", "--auth-host=reject"]
         command += ["--no-sync"] if self.throwaway else []
+        # Left alone, it would write into the folder that the next supervisor makes.
         command_line = self.as_account(command, "--pdeathsig", "KILL")
         subprocess.run(command_line, check=True, cwd=self.folder, pass_fds=(self.lock,))
         unfinished.rename(self.data)

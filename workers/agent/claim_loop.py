@@ -94,7 +94,7 @@ class ClaimLoop:
 
     def drain(self) -> None:
         """Claim no more; finish the running jobs."""
-        self.draining.set()
+        self.draining.set()  # first, so that the line is true when it is read
         logger.info("draining: no more claims running=%d", len(self._running))
 
     def abandon(self) -> None:

@@ -36,7 +36,7 @@ PER_CALLER, PER_ORGANIZATION = 100, 250
 SETTINGS = {
     "STREAMS_PER_CALLER": str(PER_CALLER),
     "STREAMS_PER_ORGANIZATION": str(PER_ORGANIZATION),
-    "STREAM_STALL_SECONDS": "6",
+    "STREAM_STALL_SECONDS": "6",  # a test that reads may get no processor for some seconds
     "STREAM_AUTH_SECONDS": "0.5",
 }
 

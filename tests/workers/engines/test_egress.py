@@ -243,7 +243,7 @@ def test_the_end_of_the_job_waits_for_a_connection_that_is_about_to_start(proxy_
 
 
 def test_the_end_of_the_job_ends_its_connections(proxy_for, upstream, monkeypatch):
-    monkeypatch.setattr(egress, "_LAST_SECONDS", 60.0)
+    monkeypatch.setattr(egress, "_LAST_SECONDS", 60.0)  # a connection that has not ended by then is not recorded
     proxy = proxy_for()
     end = connect(proxy, f"{NAME}:{upstream.port}")
     read_until(end, b"hello\n")
