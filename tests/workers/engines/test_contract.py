@@ -1,5 +1,6 @@
 """Runs one scenario on every engine: what `contract.py` promises, in commands that each engine understands."""
 
+import contextlib
 import threading
 import time
 
@@ -26,10 +27,11 @@ def bench_and_command(request, monkeypatch, base):
     """The bench of an engine, and its commands."""
     monkeypatch.setenv(FLAG, "1")
     if request.param in REAL:
-        bench = Bench(request.getfixturevalue("engines")[request.param], base)
-        return bench, lambda word: ("sh", "-c", WORDS[word][0])
-    bench = Bench(engine_named("null"), base)
-    return bench, lambda word: ("null", *WORDS[word][1].split())
+        with contextlib.closing(Bench(request.getfixturevalue("engines")[request.param], base)) as bench:
+            yield bench, lambda word: ("sh", "-c", WORDS[word][0])
+    else:
+        bench = Bench(engine_named("null"), base)
+        yield bench, lambda word: ("null", *WORDS[word][1].split())
 
 
 def test_an_engine_says_what_it_is(bench_and_command, checked_engines):

@@ -1,5 +1,6 @@
 """When any process of a job is killed, all others end within a second, however they tried to stay."""
 
+import contextlib
 import os
 import select
 import signal
@@ -191,13 +192,13 @@ TABLE = [
 
 @pytest.mark.parametrize(("name", "victim"), TABLE)
 def test_nobody_survives_the_death_of_a_part_of_the_sandbox(engines, base, name, victim):
-    bench = Bench(engines[name], base)
-    thread, ends, known = start(bench, StopSignal())
-    processes.send(VICTIMS[victim](known), signal.SIGKILL)
-    thread.join(10)
-    assert not thread.is_alive()
-    assert all_dead(known), names(known)
-    assert [(result.kind, result.signal) for result in ends] == [("signaled", "SIGKILL")]
+    with contextlib.closing(Bench(engines[name], base)) as bench:
+        thread, ends, known = start(bench, StopSignal())
+        processes.send(VICTIMS[victim](known), signal.SIGKILL)
+        thread.join(10)
+        assert not thread.is_alive()
+        assert all_dead(known), names(known)
+        assert [(result.kind, result.signal) for result in ends] == [("signaled", "SIGKILL")]
 
 
 def test_run_returns_when_nobody_lives(bench):
