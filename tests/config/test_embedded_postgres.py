@@ -255,6 +255,7 @@ def test_a_removal_cut_short_leaves_nothing_that_a_later_start_trusts(users):
         users.end(user)
     assert not (users.state / "postgres" / "data").exists()
     users.ready()
+    assert answers(users.state)
 
 
 def test_the_marker_of_a_throwaway_is_deleted_last(users):
