@@ -80,7 +80,7 @@ def _connection_options(env: Env) -> dict[str, Any]:
 
 
 def _pooled_options(env: Env) -> dict[str, Any]:
-    prepared = env.bool("DATABASE_PREPARED", default=True)
+    prepared = env.bool("DATABASE_PREPARED") if env.str("DATABASE_PREPARED", default="") else None
     smallest, largest = env.int("DATABASE_POOL_MIN", default=1), env.int("DATABASE_POOL_MAX", default=10)
     if not 0 <= smallest <= largest or largest < 1:
         raise ImproperlyConfigured(
@@ -91,9 +91,13 @@ def _pooled_options(env: Env) -> dict[str, Any]:
         # Values travel apart from the text of a statement: the server's log shows the text of one that fails or waits,
         # and a value may be a session key or the hash of a password.
         "server_side_binding": True,
-        # Statements that a connection has sent before are planned already. A pooler that gives each statement to any
-        # free connection breaks this.
-        "prepare_threshold": 3 if prepared else None,
+        # A stand-by, and a primary that was demoted, refuse the connection at once: a session that a pool had kept from
+        # that time would fail every write after the server is the primary again.
+        "target_session_attrs": "read-write",
+        # Statements that a connection has sent before are planned already. A pooler that gives each transaction to any
+        # free session breaks this, so behind one nothing is prepared unless the operator says that it may be.
+        "prepare_threshold": None if prepared is False else 3,
+        "detect_pooler": prepared is None,
         "keepalives_idle": 30,
         "keepalives_interval": 5,
         "keepalives_count": 3,
@@ -104,7 +108,7 @@ def _pooled_options(env: Env) -> dict[str, Any]:
             "timeout": 5,
             # After this the next request starts a new attempt. The pool's own attempts, with delays that double, would
             # find a database that was away for five minutes only minutes after its return.
-            "reconnect_timeout": 2,
+            "reconnect_timeout": 4,
             "max_lifetime": 1800,
             "max_idle": 300,
         },

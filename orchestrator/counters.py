@@ -14,6 +14,8 @@ from typing import Final
 
 from django.db import DatabaseError, InterfaceError, connection, transaction
 
+from runtime_jobs.db_errors import log_level_of
+
 log = logging.getLogger(__name__)
 
 WRITE_SECONDS = 1.0
@@ -92,7 +94,7 @@ class CounterBuffer:
             with transaction.atomic(), connection.cursor() as cursor:
                 cursor.execute(_ADD, [list(column) for column in zip(*rows, strict=True)])
         except (DatabaseError, InterfaceError) as error:
-            log.warning("counters could not be written: %s", type(error).__name__)
+            log.log(log_level_of(error), "counters could not be written: %s", type(error).__name__)
             for value, number in pending.items():
                 self.add([value], number)
 

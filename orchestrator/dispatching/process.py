@@ -36,7 +36,7 @@ from orchestrator.services.webhook_health import record_health
 from orchestrator.services.webhooks import WEBHOOK_KEY
 from orchestrator.webhooks.models import Webhook
 from orchestrator.webhooks.sender import Message, Sender, TryResult
-from runtime_jobs.db_errors import is_connection_lost
+from runtime_jobs.db_errors import is_connection_lost, log_level_of
 
 log = logging.getLogger(__name__)
 
@@ -281,7 +281,7 @@ class _DatabaseThread:
             return await asyncio.get_running_loop().run_in_executor(self._thread, _guarded, function, arguments)
         except Exception as error:
             if is_connection_lost(error):
-                log.warning("the connection to PostgreSQL is lost: %s", str(error).strip())
+                log.log(log_level_of(error), "the session has ended: %s", str(error).strip())
             else:
                 log.exception("a step of the dispatcher failed")
             await asyncio.sleep(ERROR_SECONDS * random.uniform(0.8, 1.2))  # noqa: S311 jitter

@@ -17,7 +17,7 @@ from orchestrator.housekeeping import catalogue, queue
 from orchestrator.housekeeping.queue import ClaimedTask
 from orchestrator.housekeeping.registry import KINDS, PermanentFailure, SubjectGone
 from orchestrator.maintenance.counters import HOUSEKEEPING_FAILURES, HOUSEKEEPING_RUNS, PendingCounts
-from runtime_jobs.db_errors import is_connection_lost
+from runtime_jobs.db_errors import is_connection_lost, is_database_unavailable, log_level_of
 
 log = logging.getLogger(__name__)
 
@@ -93,7 +93,10 @@ class HousekeepingProcess:
             if is_connection_lost(error):
                 connection.close()  # the outcome is recorded on a new one
             is_permanent = isinstance(error, PermanentFailure)
-            log.exception("%s %s failed%s", task.kind, task.subject, " for good" if is_permanent else "")
+            level = logging.DEBUG if is_database_unavailable(error) else logging.ERROR
+            log.log(
+                level, "%s %s failed%s", task.kind, task.subject, " for good" if is_permanent else "", exc_info=True
+            )
             text = f"{type(error).__name__}: {error}".replace("\0", "")
             jitter = random.uniform(0.75, 1.25)  # noqa: S311 not a secret
             queue.record_failure(task, text, is_permanent=is_permanent, jitter=jitter, now=now)
@@ -141,7 +144,7 @@ class HousekeepingProcess:
             return bool(step())
         except Exception as error:
             if is_connection_lost(error):
-                log.warning("the connection to PostgreSQL is lost: %s", str(error).strip())
+                log.log(log_level_of(error), "the session has ended: %s", str(error).strip())
             else:
                 log.exception("a step of housekeeping failed")
             connection.close()

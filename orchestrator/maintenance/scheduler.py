@@ -24,7 +24,7 @@ from orchestrator.maintenance.pruning import PruningTask
 from orchestrator.maintenance.replays import compare_ended_replays
 from orchestrator.maintenance.rows import RowRunner
 from orchestrator.recurring.due import submit_due_jobs
-from runtime_jobs.db_errors import is_connection_lost
+from runtime_jobs.db_errors import is_connection_lost, log_level_of
 
 log = logging.getLogger(__name__)
 
@@ -190,7 +190,7 @@ class Scheduler:
             log.warning("%s", lost)
         except Exception as error:
             if is_connection_lost(error):
-                log.warning("the connection to PostgreSQL is lost: %s", str(error).strip())
+                log.log(log_level_of(error), "the session has ended: %s", str(error).strip())
             else:
                 log.exception("a round failed")
             _close()

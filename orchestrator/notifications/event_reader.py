@@ -28,6 +28,7 @@ from orchestrator.notifications.fan_out_pace import pace
 from orchestrator.notifications.log_hub import GIVE_UP_AFTER, SourceUnavailable, in_reader_thread
 from orchestrator.notifications.metrics import EVENT_GAPS, EVENT_LISTENERS, EVENT_READER_BEHIND, EVENTS_READ
 from orchestrator.selectors.event_pages import EventPage, Place, StoredEvent, newest_place, read_page
+from runtime_jobs.db_errors import log_level_of
 
 log = logging.getLogger(__name__)
 
@@ -213,7 +214,7 @@ class EventReader:
             try:
                 return await in_reader_thread(read)
             except (DatabaseError, InterfaceError) as error:
-                log.warning("events were not read: %s", type(error).__name__)
+                log.log(log_level_of(error), "events were not read: %s", type(error).__name__)
                 if time.monotonic() > stop_at:
                     raise SourceUnavailable from error
             await _pause()
@@ -256,7 +257,7 @@ class EventReader:
                 is_complete = await self._poll()
             except (DatabaseError, InterfaceError) as error:
                 EVENT_READER_BEHIND.set(time.monotonic() - self._read_at)
-                log.warning("events were not read: %s", type(error).__name__)
+                log.log(log_level_of(error), "events were not read: %s", type(error).__name__)
                 await _pause()
                 continue
             except Exception:  # a bug must not leave all listeners without events and without a sign of it

@@ -19,6 +19,7 @@ from orchestrator.notifications.job_updates import parse_job_ids
 from orchestrator.notifications.listener import CHANNEL, Listener, send_notification_async
 from orchestrator.notifications.shutdown import on_shutdown
 from orchestrator.notifications.waiters import NOTIFIED, POLLING, WaiterRegistry
+from runtime_jobs.db_errors import log_level_of
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +80,7 @@ class NotificationHub:
         try:
             await send_notification_async(CHANNEL, pool)
         except (DatabaseError, InterfaceError) as error:
-            log.warning("could not notify other processes: %s", type(error).__name__)
+            log.log(log_level_of(error), "could not notify other processes: %s", type(error).__name__)
 
     def _on_listener_status(self, is_alive: bool) -> None:
         self.waiters.poll_interval = NOTIFIED if is_alive else POLLING

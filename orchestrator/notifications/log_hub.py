@@ -26,6 +26,7 @@ from orchestrator.http.db_scope import release_connection_after
 from orchestrator.notifications.fan_out_pace import pace
 from orchestrator.notifications.hub import NotificationHub, hub_of_running_loop
 from orchestrator.notifications.metrics import FOLLOWED, READS
+from runtime_jobs.db_errors import log_level_of
 
 log = logging.getLogger(__name__)
 
@@ -298,7 +299,7 @@ class Hub(Generic[P]):
         try:
             await in_reader_thread(self.source.watch, names)
         except (DatabaseError, InterfaceError) as error:
-            log.warning("followed topics were not registered: %s", type(error).__name__)
+            log.log(log_level_of(error), "followed topics were not registered: %s", type(error).__name__)
 
     async def _shared(self, topic: Topic, version: int, position: P) -> ChunkBatch[P]:
         """Read once for all followers at this position.
@@ -337,7 +338,7 @@ class Hub(Generic[P]):
                 READS.inc()
                 return await in_reader_thread(self.source.read, name, position)
             except (DatabaseError, InterfaceError, OSError) as error:  # OSError: of the storage of logs
-                log.warning("a read for followers failed: %s", type(error).__name__)
+                log.log(log_level_of(error), "a read for followers failed: %s", type(error).__name__)
                 if time.monotonic() > give_up_at:
                     raise SourceUnavailable from error
             await asyncio.sleep(RETRY_PAUSE * random.uniform(0.8, 1.2))  # noqa: S311 jitter
@@ -361,7 +362,7 @@ class Hub(Generic[P]):
                 READS.inc()
                 states = await in_reader_thread(self.source.states, names)
             except (DatabaseError, InterfaceError) as error:
-                log.warning("the re-check for followers failed: %s", type(error).__name__)
+                log.log(log_level_of(error), "the re-check for followers failed: %s", type(error).__name__)
                 continue
             self._compare(names, states)
 

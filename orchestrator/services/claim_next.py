@@ -30,6 +30,7 @@ from orchestrator.services.finish import (
     runs_in_use,
 )
 from orchestrator.services.unit_of_work import UnitOfWork, operation
+from runtime_jobs.db_errors import log_level_of
 from runtime_jobs.identifiers import derived_id
 from runtime_jobs.models import Job
 from workers.models import Worker
@@ -182,7 +183,8 @@ def _claim_separately(next_claims: list[AttachedClaim]) -> None:
             claimed = claim_one(claim)
         except StaleLease:  # a newer process has replaced this one
             continue
-        except DatabaseError:
-            log.exception("no claim after the final message of a job; the worker %s claims again", claim.worker.pk)
+        except DatabaseError as error:
+            message = "no claim after the final message of a job; the worker %s claims again"
+            log.log(log_level_of(error), message, claim.worker.pk, exc_info=True)
             continue
         claim.lease = claimed

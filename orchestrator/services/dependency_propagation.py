@@ -85,7 +85,7 @@ def propagate_completions(completions: Sequence[EndedDependency]) -> None:
             left -= handled
     except Error as error:
         if is_database_unavailable(error):
-            log.warning("dependents are left to the scheduler: %s", type(error).__name__)
+            log.debug("dependents are left to the scheduler: %s", type(error).__name__)
         else:
             log.exception("propagation to dependents failed; the scheduler retries")
 

@@ -38,7 +38,7 @@ def settle_batches(batch_ids: Sequence[int]) -> None:
             queue.extend(settle_run(batch_id=queue.popleft()))
     except Error as error:
         if is_database_unavailable(error):
-            log.warning("workflow runs are left to housekeeping: %s", type(error).__name__)
+            log.debug("workflow runs are left to housekeeping: %s", type(error).__name__)
         else:
             log.exception("a workflow run could not be settled; housekeeping repeats this")
 

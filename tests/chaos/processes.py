@@ -174,6 +174,30 @@ class Postgres:
                 os.kill(found[0], signal.SIGKILL)
         return found is not None
 
+    def demote(self) -> bool:
+        """Let new sessions be read-only, as those of a stand-by are, and end all others."""
+        return self._administer(
+            f"ALTER DATABASE {embedded.NAME} SET default_transaction_read_only = on",
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'client backend'"
+            " AND pid <> pg_backend_pid()",
+        )
+
+    def promote(self) -> bool:
+        return self._administer(
+            "SET default_transaction_read_only = off",
+            f"ALTER DATABASE {embedded.NAME} RESET default_transaction_read_only",
+        )
+
+    def _administer(self, *statements: str) -> bool:
+        """Execute statements as the superuser. Returns whether the server has executed them."""
+        try:
+            with psycopg.connect(self.url, user="postgres", connect_timeout=2, autocommit=True) as connection:
+                for statement in statements:
+                    connection.execute(statement)
+        except psycopg.Error:
+            return False
+        return True
+
     def ask(self, question: str, *values: object) -> tuple[object, ...] | None:
         """Return the first row, or None while the database is down."""
         try:

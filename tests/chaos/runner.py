@@ -39,6 +39,7 @@ LEASE = {"LEASE_TTL_SECONDS": "10", "HEARTBEAT_INTERVAL_SECONDS": "2", "ACKNOWLE
 LEASE |= {"ACTIONS_LEASE_SECONDS": "10", "CANCEL_DEADLINE_SECONDS": "10"}
 LEASE |= {"RUNNER_HEARTBEAT_TIMEOUT_SECONDS": "10", "RUNNER_LATE_RESULT_SECONDS": "20"}
 MEND_AGAIN_SECONDS = 0.2
+WORKS_AFTER_MENDING = ("pause", "postgres-demotion")  # nothing can work during these
 OPEN = """SELECT (SELECT count(*) FROM runtime_jobs WHERE finished_at IS NULL)
      + (SELECT count(*) FROM workflow_runs WHERE completed_at IS NULL)"""
 UNDELIVERED = """SELECT (SELECT count(*) FROM deliveries WHERE status = 'pending')
@@ -258,12 +259,13 @@ class ChaosRun:
             "postgres-kill": lambda: self.postgres.send_signal(signal.SIGKILL),
             "postgres-immediate": lambda: self.postgres.send_signal(signal.SIGQUIT),
             "postgres-backend": self.postgres.kill_a_backend,
+            "postgres-demotion": self.postgres.demote,
             "pause": lambda: self._part(fault).signal(signal.SIGSTOP),
         }.get(fault.kind, lambda: self._part(fault).kill())()
         self.injected += hit
         if hit and fault.kind == "server":
             self._awaiting.add(fault)
-        if hit and fault.kind != "pause":
+        if hit and fault.kind not in WORKS_AFTER_MENDING:
             self._watch(fault)
         return bool(hit)
 
@@ -280,6 +282,10 @@ class ChaosRun:
         """Return whether it is mended. A killed server stays away until another one has taken a job."""
         if fault.kind == "pause":
             self._part(fault).signal(signal.SIGCONT)
+            self._watch(fault)
+        elif fault.kind == "postgres-demotion":
+            if not self.postgres.promote():
+                return False
             self._watch(fault)
         elif not fault.kind.startswith("postgres") and not self._part(fault).lives:
             if fault in self._awaiting and any(server.lives for server in self.servers):

@@ -13,7 +13,7 @@ PAUSE_SECONDS = (4.0, 14.0)  # on both sides of a lease's life
 
 KINDS = (
     *("server", "clock", "worker", "worker", "pause", "runner", "runner"),
-    *("postgres-kill", "postgres-immediate", "postgres-backend"),
+    *("postgres-kill", "postgres-immediate", "postgres-backend", "postgres-demotion"),
     *("housekeeping", "storage", "workflow-runner", "dispatcher"),
 )
 

@@ -1,20 +1,23 @@
 """The backend: what the pool hands out is alive, and times come in UTC."""
 
+import asyncio
 import select
 from datetime import UTC, datetime
+from urllib.parse import urlsplit
 
 import psycopg
 import pytest
 from django.contrib.auth.models import User
 from django.contrib.sessions.models import Session
-from django.db import DataError, OperationalError, connection, transaction
+from django.db import DataError, InternalError, OperationalError, connection, transaction
 from django.db.models.expressions import RawSQL
 
-from config.postgres.backend.base import UnpreparedCursor, is_alive
+from config.postgres.backend.base import DatabaseWrapper, MonitoredConnection, UnpreparedCursor, is_alive
 from leases.models import LimitSlot
 from runtime_jobs.models import Job
 from runtime_jobs.states import LEASED_STATES
 from tests.conftest import STATE_DIR
+from tests.loopback_listener import LoopbackListener
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -153,3 +156,64 @@ def test_an_error_in_a_query_of_the_orm_lets_later_statements_be_prepared():
         Job.objects.filter(pk=RawSQL("1 / 0", [])).exists()
     with connection.cursor() as cursor:
         assert not isinstance(cursor.cursor, UnpreparedCursor)
+
+
+class Pooler(LoopbackListener):
+    """Names a server process of its own invention to each client, as poolers do, and forwards all else."""
+
+    def __init__(self, socket_path: str) -> None:
+        super().__init__()
+        self._socket_path = socket_path
+
+    async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        from_server, to_server = await asyncio.open_unix_connection(self._socket_path)
+        sending = asyncio.create_task(_forward(reader, to_server))
+        message = b""
+        while message != b"Z":  # ready for a query
+            message = await from_server.readexactly(1)
+            length = await from_server.readexactly(4)
+            body = await from_server.readexactly(int.from_bytes(length) - 4)
+            writer.write(message + length + (b"\x00\x00\x00\x07" + body[4:] if message == b"K" else body))
+        await _forward(from_server, writer)
+        await sending
+        to_server.close()
+
+
+async def _forward(reader, writer):
+    while piece := await reader.read(1 << 16):
+        writer.write(piece)
+        await writer.drain()
+    writer.close()
+
+
+def test_behind_a_pooler_nothing_is_prepared_unless_the_operator_says_that_it_may_be():
+    parameters = connection.get_connection_params()
+    with Pooler(f"{parameters['host']}/.s.PGSQL.5432") as pooler:
+        over_tcp = {"HOST": "127.0.0.1", "PORT": urlsplit(pooler.url).port}
+        for place, detects_pooler, prepares in [(over_tcp, True, False), (over_tcp, False, True), ({}, True, True)]:
+            given = connection.settings_dict | place
+            given["OPTIONS"] = given["OPTIONS"] | {"pool": None, "detect_pooler": detects_pooler, "sslmode": "disable"}
+            other = DatabaseWrapper(given)
+            try:
+                for _ in range(5):
+                    with other.cursor() as cursor:
+                        cursor.execute("SELECT 1")
+                prepared = other.connection.execute("SELECT count(*) FROM pg_prepared_statements").fetchone()[0]
+                assert bool(prepared) == prepares, (place, detects_pooler)
+            finally:
+                other.close()
+
+
+def test_a_session_that_cannot_write_is_closed_and_the_thread_gets_another_one():
+    connection.ensure_connection()
+    held = connection.connection
+    held.execute("SET default_transaction_read_only = on")
+    with pytest.raises(InternalError, match="read-only"):
+        User.objects.create(username="ada")
+    assert held.closed
+    User.objects.create(username="ada")
+    assert isinstance(connection.connection, MonitoredConnection)
+    connection.connection.execute("SET default_transaction_read_only = on")
+    with transaction.atomic(), pytest.raises(InternalError, match="read-only"):
+        User.objects.create(username="eve")
+    assert [user.username for user in User.objects.all()] == ["ada"]

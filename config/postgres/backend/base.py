@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import select
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, Self
 
 import psycopg
@@ -17,6 +18,10 @@ from psycopg.types.datetime import TimestamptzLoader
 from psycopg_pool import ConnectionPool, PoolTimeout
 
 from orchestrator.http.asgi.compute_slots import compute_slots
+from runtime_jobs.db_errors import is_connection_lost
+from runtime_jobs.db_outage import outage
+
+log = logging.getLogger(__name__)
 
 MAX_QUERY_PARAMS = 2**16 - 1  # PostgreSQL's limit for one statement with server-side binding
 
@@ -30,13 +35,32 @@ class PoolExhausted(PoolTimeout):
     sqlstate = "53300"
 
 
-class SlotFreeingConnection(psycopg.Connection[Any]):
-    """Lets another request run Python code while this one waits for PostgreSQL."""
+class MonitoredConnection(psycopg.Connection[Any]):
+    """Lets another request run Python code while this one waits for PostgreSQL, and reports outages.
+
+    It closes itself when its session cannot be used again, so that a pool replaces it: the session may be open, and
+    read-only because the server was demoted.
+    """
+
+    @classmethod
+    def connect(cls, *args: Any, **options: Any) -> Self:
+        try:
+            connection = super().connect(*args, **options)
+        except psycopg.Error as error:
+            outage.observe(error)
+            raise
+        outage.end()
+        return connection
 
     def wait(self, *args: Any, **options: Any) -> Any:
         must_enter = compute_slots.leave()
         try:
             return super().wait(*args, **options)
+        except psycopg.Error as error:
+            outage.observe(error)
+            if is_connection_lost(error):
+                self.close()
+            raise
         finally:
             if must_enter:
                 compute_slots.enter()
@@ -91,7 +115,7 @@ class DatabaseWrapper(base.DatabaseWrapper):
         """Return the pool of this process, whose connections free compute slots; None without a pool."""
         options = self.settings_dict["OPTIONS"].get("pool")
         if options:
-            options.setdefault("connection_class", SlotFreeingConnection)
+            options.setdefault("connection_class", MonitoredConnection)
         return super().pool
 
     def get_new_connection(self, conn_params: dict[str, Any]) -> psycopg.Connection[Any]:
@@ -100,6 +124,9 @@ class DatabaseWrapper(base.DatabaseWrapper):
         A server that ends, or is killed, closes its connections, and the kernel knows that at once. The check that
         Django configures for the pool is an additional statement before the first one of each request.
         """
+        if self.pool is None:
+            self.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+            return MonitoredConnection.connect(**conn_params)
         while True:
             try:
                 with compute_slots.released():
@@ -108,13 +135,16 @@ class DatabaseWrapper(base.DatabaseWrapper):
                 if len(_in_use) >= self.pool.max_size:
                     raise PoolExhausted(f"all {self.pool.max_size} connections are in use") from error
                 raise
-            if self.pool is None:
-                return connection
             if is_alive(connection):
                 _in_use.add(id(connection))
                 return connection
             connection.close()
             self.pool.putconn(connection)  # the pool replaces it by a new one
+
+    def close_if_health_check_failed(self) -> None:
+        """Let the thread connect again if its connection has closed itself. Django calls this before each use."""
+        if self.connection is not None and self.connection.closed and not self.in_atomic_block:
+            self.close()
 
     def _close(self) -> None:
         _in_use.discard(id(self.connection))
@@ -122,8 +152,19 @@ class DatabaseWrapper(base.DatabaseWrapper):
 
     def get_connection_params(self) -> dict[str, Any]:
         parameters = super().get_connection_params()
+        parameters.pop("detect_pooler", None)
         parameters["context"] = _with_fast_timestamps(parameters["context"])
         return parameters
+
+    def _configure_connection(self, connection: psycopg.Connection[Any]) -> bool:
+        """Prepare a new connection. Returns whether the caller must commit, as Django's method does."""
+        must_commit: bool = super()._configure_connection(connection)  # type: ignore[misc]  # missing in Django's stubs
+        if connection.prepare_threshold is None or not self.settings_dict["OPTIONS"].get("detect_pooler"):
+            return must_commit
+        if is_behind_pooler(connection):
+            connection.prepare_threshold = None
+            _log_pooler()
+        return True
 
     def _set_autocommit(self, autocommit: bool) -> None:
         """Skip what changes nothing: a pooled connection is in autocommit mode whenever it is handed out."""
@@ -143,6 +184,21 @@ def _with_fast_timestamps(adapters: AdaptersMap) -> AdaptersMap:
     copied = AdaptersMap(adapters)
     copied.register_loader("timestamptz", TimestamptzLoader)
     return copied
+
+
+def is_behind_pooler(connection: psycopg.Connection[Any]) -> bool:
+    """Return whether the server process of this connection is not the one that its start named.
+
+    A pooler names a process of its own invention, because the client's next transaction may run in another session.
+    """
+    row = connection.execute("SELECT pg_backend_pid()", prepare=False).fetchone()
+    return row is None or row[0] != connection.info.backend_pid
+
+
+@cache
+def _log_pooler() -> None:
+    """Log once a process that its statements are not prepared."""
+    log.warning("connected through a pooler: statements are not prepared (DATABASE_PREPARED)")
 
 
 def is_alive(connection: psycopg.Connection[Any]) -> bool:

@@ -28,6 +28,7 @@ from orchestrator.http.errors.problems import ApiError
 from orchestrator.notifications.log_hub import SourceUnavailable, in_reader_thread
 from orchestrator.notifications.metrics import ENDED, STREAMS, STREAMS_REFUSED
 from orchestrator.notifications.shutdown import on_shutdown
+from runtime_jobs.db_errors import log_level_of
 
 log = logging.getLogger(__name__)
 
@@ -212,7 +213,7 @@ class StreamRegistry:
                 revoked = await in_reader_thread(revoked_among, {stream.credential for stream in self._attached})
             except (DatabaseError, InterfaceError) as error:
                 # Without the database the streams read nothing new either. The next round checks again.
-                log.warning("the credentials of streams were not re-checked: %s", type(error).__name__)
+                log.log(log_level_of(error), "the credentials of streams were not re-checked: %s", type(error).__name__)
                 continue
             for stream in list(self._attached):
                 if stream.credential in revoked:

@@ -8,7 +8,7 @@ from typing import Any
 
 from django.conf import settings
 from django.core.exceptions import PermissionDenied, RequestDataTooBig, SuspiciousOperation
-from django.db import DatabaseError, DataError, IntegrityError, InterfaceError, OperationalError, ProgrammingError
+from django.db import DatabaseError, DataError, IntegrityError, InterfaceError
 from django.http import Http404, HttpRequest, HttpResponse
 from django.utils.module_loading import import_string
 from psycopg_pool import PoolTimeout
@@ -19,7 +19,7 @@ from rest_framework.response import Response
 
 from orchestrator.http.errors.error_codes import CODES
 from orchestrator.http.observability.request_context import context_of
-from runtime_jobs.db_errors import is_database_unavailable
+from runtime_jobs.db_errors import fault_of, sqlstate_of
 from runtime_jobs.errors import Invalid, LifecycleError
 
 log = logging.getLogger(__name__)
@@ -222,40 +222,34 @@ _PLAIN_DETAILS = {401: "A valid token is needed.", 404: NOT_FOUND}
 
 
 def _of_database(error: Exception) -> ApiError | None:
-    state = getattr(error.__cause__, "sqlstate", None)
-    match error:
-        case OperationalError() if isinstance(error.__cause__, PoolTimeout) and not is_database_unavailable(error):
-            detail = (
-                "All database connections of this process are in use. Repeat the request after Retry-After seconds."
-            )
-            return ApiError(503, "overloaded", detail, headers={"Retry-After": "1"})
-        case OperationalError() | InterfaceError() if not is_database_unavailable(error):
-            detail = (
-                "The database could not complete the request now, because of a lock, a time limit or the number of "
-                "connections. Repeat the request after Retry-After seconds."
-            )
-            return ApiError(503, "busy", detail, headers={"Retry-After": "1"})
-        case OperationalError() | InterfaceError():
-            log.warning("database unavailable: %s", type(error.__cause__).__name__)
-            later = {"Retry-After": "2"}
-            return ApiError(
-                503,
-                "database_unavailable",
-                "The database cannot be reached. Repeat the request after Retry-After seconds.",
-                headers=later,
-            )
-        case DataError():
-            detail = "The database cannot store a value: it is too large, or has the wrong type or a wrong character."
-            return ApiError(400, "invalid", detail)
-        case IntegrityError() if state == _UNIQUE_VIOLATION:
-            return ApiError(
-                409, "conflict", "Another request has created the same resource. Read it, then repeat the request."
-            )
+    fault = fault_of(error)
+    if fault is None:
+        return _of_statement(error)
+    if fault.is_unavailable:
+        detail = "The database cannot be reached. Repeat the request after Retry-After seconds."
+        return ApiError(503, "database_unavailable", detail, headers={"Retry-After": "2"})
+    if isinstance(error.__cause__, PoolTimeout):
+        detail = "All database connections of this process are in use. Repeat the request after Retry-After seconds."
+        return ApiError(503, "overloaded", detail, headers={"Retry-After": "1"})
+    detail = (
+        "The database could not complete the request now, because of a lock, a time limit or the number of "
+        "connections. Repeat the request after Retry-After seconds."
+    )
+    return ApiError(503, "busy", detail, headers={"Retry-After": "1"})
+
+
+def _of_statement(error: Exception) -> ApiError | None:
+    if isinstance(error, DataError):
+        detail = "The database cannot store a value: it is too large, or has the wrong type or a wrong character."
+        return ApiError(400, "invalid", detail)
+    if isinstance(error, IntegrityError) and sqlstate_of(error) == _UNIQUE_VIOLATION:
+        detail = "Another request has created the same resource. Read it, then repeat the request."
+        return ApiError(409, "conflict", detail)
     return None
 
 
 def _of_schema(error: Exception) -> ApiError | None:
-    if not isinstance(error, ProgrammingError) or getattr(error.__cause__, "sqlstate", None) not in _SCHEMA_MISMATCH:
+    if sqlstate_of(error) not in _SCHEMA_MISMATCH:
         return None
     log.error("the database schema does not match this release: run `manage.py migrate`", exc_info=error)
     detail = "The database schema does not match this release. An operator must run `manage.py migrate`."

@@ -125,7 +125,8 @@ class Readiness:
 def find_problems() -> list[str]:
     """Return the names of the failed checks: `database`, `overloaded`, `migrations`, `sql_functions` or `clock`.
 
-    `overloaded` means that this process found no free database connection, or no answer in time.
+    `database` also means that the sessions of this process cannot write. `overloaded` means that it found no free
+    database connection, or no answer in time.
     """
     try:
         return _find_problems()
@@ -134,11 +135,23 @@ def find_problems() -> list[str]:
 
 
 def _find_problems() -> list[str]:
+    if not _can_write():
+        return ["database"]
     if not _is_migrated():
         return ["migrations"]
     if not are_functions_current():
         return ["sql_functions"]
     return [] if _has_recent_beat() else ["clock"]
+
+
+def _can_write() -> bool:
+    """Return whether the session can write. One that cannot is closed: the next one may lead to another server."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT current_setting('transaction_read_only') = 'off'")
+        [can_write] = cursor.fetchone()
+    if not can_write:
+        connection.connection.close()
+    return bool(can_write)
 
 
 def _is_migrated() -> bool:

@@ -18,7 +18,7 @@ from orchestrator.http.observability.delivery_metrics import collect_delivery_me
 from orchestrator.http.observability.job_metrics import collect_job_metrics
 from orchestrator.notifications import metrics as notification_metrics
 from orchestrator.results.outputs import OUTPUT_FAILURES
-from runtime_jobs.db_errors import is_database_unavailable
+from runtime_jobs.db_errors import is_database_unavailable, log_level_of
 
 log = logging.getLogger(__name__)
 
@@ -105,7 +105,7 @@ def _read_metrics() -> Iterator[Metric]:
             found += read()
         except (DatabaseError, InterfaceError) as error:
             failures += 1
-            log.warning("a query for metrics failed: %s", type(error.__cause__ or error).__name__)
+            log.log(log_level_of(error), "a query for metrics failed: %s", type(error.__cause__ or error).__name__)
             if is_database_unavailable(error):
                 is_up = False
                 break

@@ -7,6 +7,7 @@ from typing import Final
 from django.db import DatabaseError, InterfaceError
 
 from orchestrator.http.errors.problems import ApiError
+from runtime_jobs.db_errors import log_level_of
 from runtime_jobs.prepared_queries import fetch_all
 
 log = logging.getLogger(__name__)
@@ -57,7 +58,7 @@ def count_heartbeat(runner_id: int) -> WindowState:
     try:
         ((number, seconds),) = fetch_all(_COUNT, [runner_id, WINDOW_SECONDS, WINDOW_SECONDS, WINDOW_SECONDS])
     except (DatabaseError, InterfaceError) as error:
-        log.warning("a heartbeat was not counted: %s", type(error).__name__)
+        log.log(log_level_of(error), "a heartbeat was not counted: %s", type(error).__name__)
         return WindowState(1, WINDOW_SECONDS)
     state = WindowState(number, max(0.0, min(seconds, WINDOW_SECONDS)))
     if number > LIMIT:

@@ -1,7 +1,9 @@
 """An outage of the database: the server answers quickly with problem documents, and reconnects by itself."""
 
+import contextlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -49,10 +51,32 @@ class Cluster:
         )
         return json.loads(response_body.stdout)
 
-    def tell(self, *statements: str) -> None:
-        with psycopg.connect(self.url, autocommit=True) as connection:
+    def tell(self, *statements: str, user: str = embedded.NAME) -> None:
+        with psycopg.connect(self.url, user=user, autocommit=True) as connection:
             for statement in statements:
                 connection.execute(statement)
+
+    def one(self, query: str) -> object:
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            return connection.execute(query).fetchone()[0]
+
+    @contextlib.contextmanager
+    def running(self, folder: Path, *commands: str):
+        """Processes of the product beside its servers. Yields for each the function that returns its log."""
+        environment = os.environ | {"DATABASE_URL": self.url, "STATE_DIR": str(self.state)}
+        processes = []
+        try:
+            for command in commands:
+                arguments = [sys.executable, "manage.py", command]
+                options = {"cwd": config_paths.BASE_DIR, "env": environment, "stdin": subprocess.DEVNULL}
+                with (folder / command).open("wb") as log:
+                    processes.append(subprocess.Popen(arguments, stdout=log, stderr=log, **options))
+            yield [(folder / command).read_text for command in commands]
+        finally:
+            for process in processes:
+                process.terminate()
+            for process in processes:
+                process.wait(timeout=30)
 
 
 @pytest.fixture(scope="module")
@@ -95,6 +119,10 @@ BEAT = (
 )
 
 
+OTHERS = "FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+OTHERS += " AND backend_type = 'client backend'"  # the role may not end an autovacuum worker
+
+
 def all_become(servers, status, body):
     """Wait until each server's readiness is this one. An answer may be one second old."""
     eventually(lambda: all((a.status_code, a.json()) == (status, body) for (a,) in get_all(servers, "/readyz")))
@@ -109,9 +137,7 @@ def test_it_is_ready_when_database_migrations_and_clock_are(servers, cluster):
 
 def test_a_connection_that_was_cut_is_not_used_again(servers, cluster):
     get_all(servers, *[JOBS] * 4)
-    others = "FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
-    others += " AND backend_type = 'client backend'"  # the role may not end an autovacuum worker
-    cluster.tell(f"SELECT pg_terminate_backend(pid, 10000) {others}")
+    cluster.tell(f"SELECT pg_terminate_backend(pid, 10000) {OTHERS}")
     for answers in get_all(servers, *[JOBS] * 4):
         assert [answer.status_code for answer in answers] == [401] * 4
 
@@ -139,6 +165,64 @@ def test_while_it_is_down_every_caller_gets_an_error_and_afterwards_all_is_well(
         for server, (answer,) in zip(everybody, get_all(everybody, JOBS), strict=True):
             assert answer.status_code == 401
             assert "Traceback" not in server.log()
+
+
+DEMOTIONS = {
+    # New sessions are read-only, and there are no others: a primary that was demoted to a stand-by.
+    "new sessions": (
+        [
+            "ALTER DATABASE orchestrator SET default_transaction_read_only = on",
+            f"SELECT pg_terminate_backend(pid, 10000) {OTHERS}",
+        ],
+        ["SET default_transaction_read_only = off", "ALTER DATABASE orchestrator RESET default_transaction_read_only"],
+    ),
+    # Sessions that exist become read-only, each at its next transaction.
+    "all sessions": (
+        ["ALTER SYSTEM SET default_transaction_read_only = on", "SELECT pg_reload_conf()"],
+        ["ALTER SYSTEM RESET default_transaction_read_only", "SELECT pg_reload_conf()"],
+    ),
+}
+
+
+def test_sessions_that_became_read_only_are_left_and_all_processes_write_again_within_seconds(
+    servers, cluster, tmp_path
+):
+    cluster.tell("DELETE FROM clock_beats")
+    planted = cluster.plant()
+    client = {"Authorization": f"Bearer {planted['api_token']}"}
+
+    def submits():
+        """Submit by as many requests at a time as both pools have connections, and return the responses."""
+        with ThreadPoolExecutor(20) as threads:
+            calls = [
+                threads.submit(requests.post, f"{server.url}/v1/jobs", json=STEPS, headers=client, timeout=30)
+                for server in servers * 10
+            ]
+            return [call.result() for call in calls]
+
+    with cluster.running(tmp_path, "runclock", "runhousekeeping", "rundispatcher") as logs:
+        for number, (name, (demote, promote)) in enumerate(DEMOTIONS.items(), 1):
+            eventually(lambda: {answer.status_code for answer in submits()} == {201})
+            all_become(servers, 200, {"status": "ready", "wrong": []})
+            cluster.tell(*demote, user="postgres")
+            all_become(servers, 503, {"status": "unready", "wrong": ["database"]})
+            for answer in submits():
+                assert (answer.status_code, answer.json()["code"]) == (503, "database_unavailable"), name
+                assert answer.headers["Retry-After"] == "2"
+            eventually(lambda: all(log().count("the database is unavailable") == number for log in logs))  # noqa: B023
+            cluster.tell(*promote, user="postgres")
+            promoted_at = cluster.one("SELECT clock_timestamp()")
+            eventually(lambda: {answer.status_code for answer in submits()} == {201})
+            eventually(lambda: cluster.one("SELECT beat_at FROM clock_beats") > promoted_at)  # noqa: B023 of this round
+            eventually(lambda: all(log().count("the database is available again") == number for log in logs))  # noqa: B023
+            all_become(servers, 200, {"status": "ready", "wrong": []})
+            assert {answer.status_code for answer in submits()} == {201}
+    for log in [*logs, *(server.log for server in servers)]:
+        outages = re.findall("the database is (unavailable|available again)", log())
+        assert outages[-4:] == ["unavailable", "available again"] * 2, log()
+        others = [line for line in log().splitlines() if " WARNING " in line and "runtime_jobs.db_outage" not in line]
+        assert not [line for line in others if "psycopg" in line or "database" in line], others
+        assert "Traceback" not in log()
 
 
 def test_tables_that_are_not_there_yet_are_named(cluster, tmp_path):

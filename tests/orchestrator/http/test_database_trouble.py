@@ -88,6 +88,10 @@ def test_a_statement_that_takes_too_long_is_given_up(alice, elsewhere):
         ("40P01", 503, "busy"), ("40001", 503, "busy"), ("55P03", 503, "busy"), ("57014", 503, "busy"), ("53300", 503, "busy"),
         ("57P01", 503, "database_unavailable"), ("57P03", 503, "database_unavailable"), ("08006", 503, "database_unavailable"),
         ("53100", 503, "database_unavailable"), ("53200", 503, "database_unavailable"), ("58030", 503, "database_unavailable"),
+        ("57P02", 503, "database_unavailable"), ("57P05", 503, "database_unavailable"), ("08P01", 503, "database_unavailable"),
+        ("25P02", 503, "busy"), ("25P03", 503, "busy"), ("25P04", 503, "busy"),
+        # Read-only: a stand-by, or a primary that was demoted. A statement that another client of a pooler has prepared.
+        ("25006", 503, "database_unavailable"), ("26000", 503, "database_unavailable"), ("42P05", 503, "database_unavailable"),
         ("23505", 409, "conflict"), ("22001", 400, "invalid"), ("22P05", 400, "invalid"),
         # A missing table: the migrations of this release have not run yet.
         ("42P01", 503, "database_unavailable"),

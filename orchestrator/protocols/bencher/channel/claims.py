@@ -25,6 +25,7 @@ from orchestrator.notifications.metrics import ATTEMPTS
 from orchestrator.notifications.waiters import OfferKey, WakeReason
 from orchestrator.protocols.bencher.channel.wire import serialize_claimed_job
 from orchestrator.services import Claimed
+from runtime_jobs.db_errors import log_level_of
 from runtime_jobs.errors import LifecycleError
 from runtime_jobs.specs.oci import OCI
 from runtime_jobs.states import FailureReason
@@ -85,7 +86,7 @@ def give_back(lease_ulid: str, worker: Worker) -> None:
     except StaleLease:
         pass  # it has expired
     except (DatabaseError, InterfaceError) as error:
-        log.warning("a job was not returned to the queue, its lease expires: %s", type(error).__name__)
+        log.log(log_level_of(error), "a job was not returned to the queue, its lease expires: %s", type(error).__name__)
 
 
 def _fail_order(claimed: Claimed, worker: Worker, error: Exception) -> None:
@@ -153,7 +154,7 @@ class JobWait:
                     outcome = "nothing" if found.claimed is None else "work"
                     self._offer = found.offer
         except (DatabaseError, InterfaceError) as error:
-            log.warning("a runner could not claim: %s", type(error).__name__)
+            log.log(log_level_of(error), "a runner could not claim: %s", type(error).__name__)
             if offer is None:  # nothing to wait by yet
                 await asyncio.wait({ended}, timeout=DATABASE_PAUSE_SECONDS)
         finally:

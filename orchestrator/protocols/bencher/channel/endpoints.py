@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 from uuid import UUID
 
 from django.conf import settings
-from django.db import InterfaceError, OperationalError
+from django.db import DatabaseError, InterfaceError
 
 from leases.fencing import newest_holding
 from orchestrator.http.asgi.body_limit import Message, Receive, Send
@@ -52,6 +52,7 @@ from orchestrator.protocols.bencher.rate_limits import register_connect
 from orchestrator.protocols.bencher.resource_ids import parse_uuid
 from orchestrator.protocols.bencher.states import BencherStatus, job_status
 from orchestrator.results.processing import process
+from runtime_jobs.db_errors import fault_of, log_level_of
 from runtime_jobs.identifiers import public_id_of
 from runtime_jobs.models import Job
 from workers.models import Worker
@@ -234,10 +235,10 @@ class _Performer:
         while True:
             try:
                 return await attempt()
-            except (OperationalError, InterfaceError) as error:
-                if ended.done() or time.monotonic() > until:
+            except (DatabaseError, InterfaceError) as error:
+                if fault_of(error) is None or ended.done() or time.monotonic() > until:
                     raise
-                log.warning("an operation of a runner is repeated: %s", type(error).__name__)
+                log.log(log_level_of(error), "an operation of a runner is repeated: %s", type(error).__name__)
             await asyncio.wait({ended}, timeout=DATABASE_PAUSE_SECONDS)
 
 

@@ -15,6 +15,7 @@ from orchestrator.http.asgi.thread_pools import ThreadPool
 from orchestrator.http.db_scope import release_connection_after
 from orchestrator.protocols.bencher.channel.session import ChannelSession
 from orchestrator.services.runner_channels import REPORT_SECONDS, report_channels
+from runtime_jobs.db_errors import log_level_of
 from workers.models import Worker
 
 log = logging.getLogger(__name__)
@@ -64,7 +65,7 @@ class ChannelPresence:
                     _report_channels, self._process, channels, versions, client="channels of runners"
                 )
             except (DatabaseError, InterfaceError) as error:  # the next report is as good
-                log.warning("the open channels were not reported: %s", type(error).__name__)
+                log.log(log_level_of(error), "the open channels were not reported: %s", type(error).__name__)
             except Exception:  # a bug must not end the reports; its traceback is in the log
                 log.warning("the open channels were not reported", exc_info=True)
             else:
