@@ -67,9 +67,13 @@ check-lint: setup
 check-migrations: setup
 	@$(MANAGE) makemigrations --check --dry-run
 
+REDOCLY := REDOCLY_TELEMETRY=off npx --yes @redocly/cli@2.77.0
 check-openapi: setup
 	@$(MANAGE) spectacular --validate --fail-on-warn | diff --brief - docs/openapi.yaml >/dev/null \
 		|| { echo "docs/openapi.yaml is out of date: run $(MANAGE) spectacular --file docs/openapi.yaml"; exit 1; }
+	@if $(REDOCLY) --version >/dev/null 2>&1; then \
+		report=$$($(REDOCLY) lint docs/openapi.yaml 2>&1) || { echo "$$report"; exit 1; }; \
+		else echo "docs/openapi.yaml is not linted: Node's npx cannot start redocly here"; fi
 
 check-graphql: setup
 	@$(MANAGE) graphqlschema | diff --brief - docs/schema.graphql >/dev/null \

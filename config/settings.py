@@ -209,6 +209,8 @@ SPECTACULAR_SETTINGS = {
     "TITLE": "Runtime Orchestrator",
     "DESCRIPTION": "Takes jobs over HTTP, decides which worker runs which next, and sees each through to one result.",
     "VERSION": "1",
+    "OAS_VERSION": "3.1.0",
+    "SERVERS": [{"url": "/", "description": "This server."}],
     "SERVE_INCLUDE_SCHEMA": False,
     "SERVE_PERMISSIONS": ["rest_framework.permissions.AllowAny"],
     "SERVE_AUTHENTICATION": [],
@@ -216,6 +218,7 @@ SPECTACULAR_SETTINGS = {
     "COMPONENT_SPLIT_REQUEST": True,
     # Enumerations stay where they are used, so the hook of drf-spectacular that moves them is not listed.
     "POSTPROCESSING_HOOKS": [
+        "orchestrator.http.api.openapi.merge_identical_paths",
         "orchestrator.protocols.native.identity.openapi.add_scheme",
         "orchestrator.protocols.shithub.openapi.add_schemes",
     ],

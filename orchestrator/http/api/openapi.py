@@ -1,5 +1,6 @@
 """OpenAPI of every operation: error responses with their codes and headers, closed schemas, authentication schemes."""
 
+import re
 from collections import defaultdict
 from collections.abc import Callable
 from typing import Any, Literal, TypeVar
@@ -79,6 +80,14 @@ def operation_docs(operation_id: str, *, codes: tuple[str, ...] = (), **kwargs: 
 class ProblemSchema(AutoSchema):
     """Schema of one operation with its error responses."""
 
+    def get_summary(self) -> str | None:
+        """Return the first sentence of the operation's docstring, on one line."""
+        summary: str | None = super().get_summary()
+        if summary:
+            return summary
+        paragraph = " ".join(self.get_description().partition("\n\n")[0].split())
+        return paragraph.partition(". ")[0].rstrip(".") or None
+
     def _get_response_bodies(self, direction: Literal["request", "response"] = "response") -> dict[str, Any]:
         bodies = super()._get_response_bodies(direction)
         for status, codes in sorted(self._codes_by_status().items()):
@@ -132,10 +141,79 @@ class ProblemSchema(AutoSchema):
             return name.removesuffix("Request")
         return name.removesuffix("Output") or name
 
+    def _map_serializer_field(self, *args: Any, **options: Any) -> dict[str, Any]:
+        """Leave out that a value of any type may also be null."""
+        mapped: dict[str, Any] = super()._map_serializer_field(*args, **options)
+        if {} in mapped.get("oneOf", ()):
+            del mapped["oneOf"]
+        return mapped
+
     def _map_basic_serializer(self, serializer: Any, direction: Literal["request", "response"]) -> dict[str, Any]:
         """Allow no additional members in requests and responses."""
         mapped: dict[str, Any] = super()._map_basic_serializer(serializer, direction)
         return mapped | {"additionalProperties": False}
+
+
+def merge_identical_paths(result: dict[str, Any], **_: Any) -> dict[str, Any]:
+    """Publish operations of paths that differ in the form of a parameter alone as one (postprocessing hook).
+
+    OpenAPI has one path for them: `/api/v1/runs/{run_id}/rerun` is of document 001 for ids with a prefix, and of
+    document 003 for whole numbers.
+    """
+    paths: dict[str, Any] = {}
+    first: dict[str, str] = {}
+    for path, operations in result["paths"].items():
+        kept = first.setdefault(re.sub(r"{[^}]*}", "{}", path), path)
+        if kept == path:
+            paths[path] = operations
+            continue
+        names = dict(zip(re.findall(r"{([^}]*)}", path), re.findall(r"{([^}]*)}", kept), strict=True))
+        for method, operation in operations.items():
+            for parameter in operation.get("parameters", []):
+                parameter["name"] = names.get(parameter["name"], parameter["name"])
+            present = paths[kept].get(method)
+            paths[kept][method] = operation if present is None else _merged_operation(present, operation)
+    return result | {"paths": paths}
+
+
+def _merged_operation(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    """Return an operation that takes and returns what either of two does."""
+    parameters = {parameter["name"]: parameter for parameter in one["parameters"]}
+    for parameter in other["parameters"]:
+        name, present = parameter["name"], parameters.get(parameter["name"])
+        parameters[name] = parameter if present is None else present | {"schema": _either(present, parameter)}
+    in_both = {parameter["name"] for parameter in one["parameters"]} & {item["name"] for item in other["parameters"]}
+    responses = dict(one["responses"])
+    for status, response in other["responses"].items():
+        responses[status] = _merged_response(responses[status], response) if status in responses else response
+    merged = one | {
+        "description": f"{one['description']} Or: {other['description']}",
+        "tags": sorted({*one["tags"], *other["tags"]}),
+        "security": one["security"] + [scheme for scheme in other["security"] if scheme not in one["security"]],
+        "parameters": [
+            item if item["name"] in in_both else {key: value for key, value in item.items() if key != "required"}
+            for item in parameters.values()
+        ],
+        "responses": responses,
+    }
+    if body := one.get("requestBody") or other.get("requestBody"):
+        is_in_both = "requestBody" in one and "requestBody" in other
+        merged["requestBody"] = body | {"required": is_in_both and body.get("required", False)}
+    return merged
+
+
+def _merged_response(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    content = dict(one.get("content", {}))
+    for media_type, found in other.get("content", {}).items():
+        present = content.get(media_type)
+        content[media_type] = found if present is None else present | {"schema": _either(present, found)}
+    description = "; ".join(filter(None, dict.fromkeys((one["description"], other["description"]))))
+    return one | {"description": description, "headers": one["headers"] | other["headers"], "content": content}
+
+
+def _either(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    schemas = [one["schema"], other["schema"]]
+    return schemas[0] if schemas[0] == schemas[1] else {"oneOf": schemas}
 
 
 def _headers_of(status: str) -> dict[str, Any]:
@@ -186,14 +264,14 @@ class BearerScheme(OpenApiAuthenticationExtension):
 
 
 class CertificateScheme(OpenApiAuthenticationExtension):
-    """Client certificate of a worker, forwarded by the operator's proxy. OpenAPI 3.0 has no scheme for mutual TLS."""
+    """Client certificate of a worker, forwarded by the operator's proxy."""
 
     target_class = "orchestrator.http.auth.client_certificates.ProxyClientCertAuth"
     name = "workerCertificate"
 
     def get_security_definition(self, auto_schema: AutoSchema) -> dict[str, str]:  # noqa: ARG002 signature of the base
-        about = "Mutual TLS: the proxy checks the certificate and forwards its subject in the configured header."
-        return {"type": "apiKey", "in": "header", "name": "CERTIFICATE_HEADER", "description": about}
+        about = "The proxy checks the certificate and forwards its subject in the header that CERTIFICATE_HEADER names."
+        return {"type": "mutualTLS", "description": about}
 
 
 class SessionScheme(OpenApiAuthenticationExtension):

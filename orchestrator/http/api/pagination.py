@@ -54,6 +54,18 @@ class NewestFirst(CursorPagination):
             },
         ]
 
+    def get_paginated_response_schema(self, schema: dict[str, Any]) -> dict[str, Any]:
+        """For OpenAPI."""
+        about = "Null: there is no such page."
+        # drf-spectacular takes the example for those of the list.
+        address = {"type": ["string", "null"], "format": "uri", "description": about, "example": None}
+        return {
+            "type": "object",
+            "required": ["next", "previous", "results"],
+            "properties": {"next": address, "previous": address, "results": schema},
+            "additionalProperties": False,
+        }
+
     def decode_cursor(self, request: Request) -> Cursor | None:
         self.cipher = cursor_cipher(_list_of(request))
         text = request.query_params.get("cursor")

@@ -29,7 +29,7 @@ class RunnerClaimSchema(BencherSchema):
     def _get_response_bodies(self, direction: Literal["request", "response"] = "response") -> dict[str, Any]:
         bodies = super()._get_response_bodies(direction)
         content = bodies["200"]["content"]["application/json"]
-        content["schema"] = {"allOf": [content["schema"]], "nullable": True}
+        content["schema"] = {"oneOf": [content["schema"], {"type": "null"}]}
         return bodies
 
 

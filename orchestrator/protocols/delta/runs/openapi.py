@@ -80,8 +80,8 @@ START_RUN_DOCS = operation_docs(
     "start_delta_run",
     request=serializers.StartRun,
     responses={
-        201: serializers.DeltaRunState,
-        200: OpenApiResponse(serializers.DeltaRunState, description=_REPLAYED_RUN),
+        201: serializers.DeltaRunSummary,
+        200: OpenApiResponse(serializers.DeltaRunSummary, description=_REPLAYED_RUN),
     },
     parameters=[idempotency_key(), LOCATION, REPLAYED],
     examples=[_START, _response("new run", {"run_id": _RUN_ID, "state": "QUEUED"}, "201")],
@@ -97,7 +97,7 @@ GET_RUN_DOCS = operation_docs(
 CANCEL_RUN_DOCS = operation_docs(
     "cancel_delta_run",
     request=serializers.CancelRun,
-    responses={200: serializers.DeltaRunState},
+    responses={200: serializers.DeltaRunSummary},
     parameters=[RUN_ID],
     examples=[_response("cancel requested", {"run_id": _RUN_ID, "state": "CANCEL_REQUESTED"}, "200")],
     codes=("not_found", "already_final"),

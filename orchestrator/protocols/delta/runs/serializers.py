@@ -223,14 +223,14 @@ class DeltaRunDetail(serializers.Serializer):
     jobs = DeltaRunJobDetail(many=True)
 
 
-class DeltaRunState(serializers.Serializer):
+class DeltaRunSummary(serializers.Serializer):
     """State of a run."""
 
     run_id = serializers.CharField()
     state = serializers.ChoiceField(choices=list(RUN_STATES.values()))
 
 
-class DeltaRerun(DeltaRunState):
+class DeltaRerun(DeltaRunSummary):
     """A rerun: a new run of the same jobs."""
 
     original_run = serializers.CharField()

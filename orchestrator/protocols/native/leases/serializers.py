@@ -272,6 +272,7 @@ class ReleaseInput(StrictSerializer):
         "type": "object",
         "properties": {"lease_id": {"type": "string"}},
         "required": ["lease_id"],
+        "additionalProperties": True,
         "description": "The lease, and the fields of the call for one lease.",
     }
 )

@@ -5,7 +5,7 @@ from rest_framework import serializers
 from runtime_jobs.orchestration_status import STATUS_OF_STATE
 
 
-class EventPayloadOutput(serializers.Serializer):
+class EventChangeOutput(serializers.Serializer):
     """The change that the event reports. Events of operators have `actor` and `details` only."""
 
     status = serializers.ChoiceField(
@@ -51,7 +51,7 @@ class EventEnvelopeOutput(serializers.Serializer):
     jobType = serializers.CharField(allow_null=True)
     correlationId = serializers.CharField(allow_null=True)
     idempotencyKey = serializers.CharField(help_text="`{attempt}:{sequence}`, or the id of an operator's event.")
-    payload = EventPayloadOutput()
+    payload = EventChangeOutput()
     provenance = EventProvenanceOutput(allow_null=True)
     integrity = EventIntegrityOutput(allow_null=True)
 

@@ -103,7 +103,7 @@ class OrchestrationJobFilters(django_filters.FilterSet):
             return found.filter(has_open_incident())
         return found
 
-    def filter_priority(self, jobs: JobQuerySet, _name: str, level: str) -> JobQuerySet:
-        above = [lowest for lowest in LEVELS.values() if lowest > LEVELS[level]]
-        found = jobs.filter(priority__gte=LEVELS[level])
+    def filter_priority(self, jobs: JobQuerySet, _name: str, value: str) -> JobQuerySet:
+        above = [lowest for lowest in LEVELS.values() if lowest > LEVELS[value]]
+        found = jobs.filter(priority__gte=LEVELS[value])
         return found.filter(priority__lt=min(above)) if above else found

@@ -24,7 +24,7 @@ PAIRS = {
     "JobAttempt": jobs.OrchestrationAttemptOutput,
     "JobResult": jobs.OrchestrationResultOutput,
     "JobDetail": jobs.OrchestrationJobDetailOutput,
-    "EventPayload": events.EventPayloadOutput,
+    "EventPayload": events.EventChangeOutput,
     "EventProvenance": events.EventProvenanceOutput,
     "EventIntegrity": events.EventIntegrityOutput,
     "EventEnvelope": events.EventEnvelopeOutput,
