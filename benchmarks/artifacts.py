@@ -28,7 +28,6 @@ import requests
 from benchmarks import servers, tenants
 from benchmarks.environment import Cluster
 from benchmarks.sizes import Sizes
-from orchestrator.devtools import dev_server
 from runtime_jobs.models import Plan
 from tests.factories import WorkerFactory, api_token, claimed, submitted_steps
 from tests.orchestrator.artifacts.nanio_server import ACCESS_KEY, BUCKET, REGION, SECRET_KEY, s3_server
@@ -234,7 +233,7 @@ def _bare_application(cluster: Cluster) -> Iterator[str]:
     """Serve the bare application on the file system of the store, and return its address."""
     folder = Path(tempfile.mkdtemp(prefix="bench-bare-", dir=cluster.state))
     (folder / "bare.py").write_text(BARE)
-    address = dev_server.free_address("127.0.0.1", 0)
+    address = servers.free_address()
     command = [sys.executable, "-m", "uvicorn", "--app-dir", str(folder), "--no-access-log", "--log-level", "error"]
     command += ["--host", address.host, "--port", str(address.port), "bare:app"]
     with (cluster.logs / "bare.log").open("ab") as log:

@@ -25,7 +25,6 @@ from benchmarks import servers, tenants
 from benchmarks.environment import Cluster
 from benchmarks.sizes import Sizes
 from orchestrator import services
-from orchestrator.devtools import dev_server
 from runtime_jobs.events import Actor
 from runtime_jobs.models import Project
 from workers.registry.tokens import PROJECT_PREFIX
@@ -166,7 +165,7 @@ def _distribution(cluster: Cluster) -> Iterator[RegistryClient | None]:
     if shutil.which("docker-registry") is None:
         yield None
         return
-    address = dev_server.free_address("127.0.0.1", 0)
+    address = servers.free_address()
     folder = cluster.state / "docker-registry"
     folder.mkdir(parents=True, exist_ok=True)
     settings = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -23,6 +24,12 @@ ANSWERS_WITHIN = 60.0
 
 class NeverAnswered(Exception):
     """A server that was started and did not answer; its log says why."""
+
+
+def free_address() -> ListenAddress:
+    """A port of the loopback on which no server listens."""
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        return ListenAddress("127.0.0.1", found.getsockname()[1])
 
 
 def command(layout: str, address: ListenAddress) -> list[str]:
@@ -92,7 +99,7 @@ class Serving:
 @contextlib.contextmanager
 def serving(cluster: Cluster, layout: str, *, libraries: Sequence[Path] = (), **environment: str) -> Iterator[Serving]:
     """`libraries`: folders of packages that our own environment does not have. Raises NeverAnswered."""
-    address = dev_server.free_address("127.0.0.1", 0)
+    address = free_address()
     own = child_environment(PUBLIC_URL=address.url, **environment)
     if libraries:
         own["PYTHONPATH"] = os.pathsep.join(map(str, libraries))

@@ -31,6 +31,7 @@ django.setup()
 from django.conf import settings  # noqa: E402 - after the settings
 from django.db import connection  # noqa: E402
 
+from benchmarks import servers  # noqa: E402
 from orchestrator.devtools import dev_server  # noqa: E402
 from tests.factories import SUBMIT_BODY, OrganizationFactory, ProjectFactory, WorkerFactory, api_token  # noqa: E402
 
@@ -59,7 +60,7 @@ def measure(
     """
     allow_sockets(2 * waiters + 500)
     tokens = _create_rows(max(waiters, jobs))
-    address = dev_server.free_address("127.0.0.1", 0)
+    address = servers.free_address()
     server = _started(dev_server.server(address).command, database_url)
     clock = _started([sys.executable, "manage.py", "runclock"], database_url)
     try:

@@ -150,10 +150,16 @@ def workers(numbers: Sequence[int]) -> list[tuple[str, Path]]:
     return found
 
 
-def server(address: ListenAddress, **environment: str) -> ManagedProcess:
-    """Return the web server's process, not started; `environment` has additional variables."""
+def server(address: ListenAddress, *sockets: socket.socket, **environment: str) -> ManagedProcess:
+    """Return the web server's process, not started.
+
+    Args:
+        address: Where it listens.
+        sockets: The listening socket that it inherits; without one it creates its own.
+        environment: Additional variables.
+    """
     options = ["--host", address.host, "--port", str(address.port), "--graceful-seconds", "5", "--log-level", "warning"]
-    return ManagedProcess("web", _manage("serve", *options), _environment(address) | environment)
+    return ManagedProcess("web", _manage("serve", *options), _environment(address) | environment, sockets=sockets)
 
 
 def scheduler(address: ListenAddress) -> ManagedProcess:
@@ -198,20 +204,22 @@ def wait_until_ready(supervisor: ProcessSupervisor, address: ListenAddress) -> N
         time.sleep(0.05)
 
 
-def free_address(host: str, port: int) -> ListenAddress:
-    """Return the address, with a free port if `port` is 0.
+def listen(host: str, port: int) -> tuple[ListenAddress, socket.socket]:
+    """Return the address, with a free port if `port` is 0, and a socket that listens there until it is closed.
+
+    While no web process accepts its connections, such as after a crash, they wait.
 
     Raises:
         DevServerError: The port is taken, or the host is none of this machine's.
     """
     try:
-        with socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET) as found:
-            return ListenAddress(host, found.getsockname()[1])
+        listener = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except (OSError, UnicodeError) as error:
         # A name that nothing resolves has one of the resolver's own codes, which are negative.
         code, reason = getattr(error, "errno", -1) or 0, str(getattr(error, "strerror", error)).partition(" (while")[0]
         variable = "HOST" if code < 0 or code == errno.EADDRNOTAVAIL else "PORT"
         raise DevServerError(f"cannot listen on {host}, port {port}: {reason}; choose one with {variable}=") from None
+    return ListenAddress(host, listener.getsockname()[1]), listener
 
 
 @contextlib.contextmanager
@@ -244,9 +252,9 @@ def variables_for_shell(port: int = 8000) -> str:
 
 
 def responds(address: ListenAddress) -> bool:
-    """Return whether a server responds at the address."""
+    """Return whether a server responds at the address. While none does, the request waits in the socket's queue."""
     try:
-        with _WITHOUT_PROXY.open(f"{address.url}/healthz", timeout=5) as response:
+        with _WITHOUT_PROXY.open(f"{address.url}/healthz", timeout=2) as response:
             return bool(response.status == 200)
     except (urllib.error.URLError, OSError):
         return False

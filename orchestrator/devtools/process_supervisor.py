@@ -6,12 +6,15 @@ No child outlives this process: the kernel kills each child when its parent dies
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+
+from orchestrator.http.asgi.socket_activation import passing
 
 LogLine = Callable[[str, str], None]  # name of the process ("" for the supervisor itself), one line of text
 
@@ -30,13 +33,15 @@ class ProcessSupervisorError(Exception):
 class ManagedProcess:
     """Describes one child process, which gets a session of its own: Ctrl-C does not reach it directly.
 
-    A vital process that keeps dying ends the whole supervisor. Another one ends alone.
+    A vital process that keeps dying ends the whole supervisor. Another one ends alone. The process inherits `sockets`
+    (LISTEN_FDS). They stay open here: while it is away, clients wait.
     """
 
     name: str
     command: Sequence[str]
     environment: Mapping[str, str]
     is_vital: bool = True
+    sockets: Sequence[socket.socket] = ()
     exits: deque[float] = field(default_factory=lambda: deque(maxlen=MAX_RESTARTS + 1))
     process: subprocess.Popen[bytes] | None = None
     restart_at: float | None = None  # monotonic time of the next start
@@ -48,14 +53,16 @@ class ManagedProcess:
 
     def start(self) -> None:
         """Start the process. Call it from the main thread: PDEATHSIG follows the thread that started the child."""
-        self.process = subprocess.Popen(
-            ["setpriv", "--pdeathsig", "KILL", "--", *self.command],
-            env=dict(self.environment),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+        with passing(self.sockets, self.command) as passed:
+            self.process = subprocess.Popen(
+                ["setpriv", "--pdeathsig", "KILL", "--", *passed.command],
+                env=dict(self.environment),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                pass_fds=passed.descriptors,
+            )
         self.restart_at = None
 
     def signal(self, number: int) -> None:

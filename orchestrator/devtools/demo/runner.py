@@ -1,6 +1,7 @@
 """Runs the demo: one job through a whole installation, displayed while it runs."""
 
 import os
+import socket
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -47,13 +48,13 @@ class DemoRun:
             DevServerError: The installation cannot start here.
             ProcessSupervisorError: One of its processes died too often.
         """
-        address = dev_server.free_address("127.0.0.1", 0)
+        address, listener = dev_server.listen("127.0.0.1", 0)
         follower = None
         try:
             with self.screen.waiting("starting PostgreSQL, the server, the scheduler and a worker"):
                 seed_data = dev_server.prepare()
                 request = self.request or _own_request(seed_data)
-                engine = self._start(address, request, seed_data)
+                engine = self._start(address, listener, request, seed_data)
             self._title(request, engine)
             follower = JobFollower(address.url, seed_data.api_token)
             follower.submit(request, org_slug=seed_data.org_slug, project_slug=seed_data.project_slug)
@@ -64,12 +65,12 @@ class DemoRun:
                 follower.cancel()  # otherwise the next worker would run it first
             raise
         finally:
-            with self.screen.waiting("stopping"):
+            with self.screen.waiting("stopping"), listener:
                 self.supervisor.stop()
 
-    def _start(self, address: ListenAddress, request: DemoRequest, seed_data: SeedData) -> str:
+    def _start(self, address: ListenAddress, listener: socket.socket, request: DemoRequest, seed_data: SeedData) -> str:
         """Start all processes, and determine meanwhile which engine this machine supports; return its name."""
-        self._add(dev_server.server(address, LOG_LEVEL="WARNING"))  # no line for each request of the follower
+        self._add(dev_server.server(address, listener, LOG_LEVEL="WARNING"))  # no line for each request of the follower
         self._add(dev_server.scheduler(address))
         self._add(dev_server.housekeeping(address))
         engine = self._choose_engine()

@@ -85,13 +85,22 @@ class Acceptor:
             listening.settimeout(0)
             self._loop.add_reader(listening.fileno(), self._accept, listening)
 
-    def close(self) -> None:
-        """Stop accepting, and close the connections that were not opened yet."""
+    @property
+    def is_opening(self) -> bool:
+        """Return whether there are accepted connections that have no protocol yet."""
+        return bool(self._queues or self._tasks)
+
+    def stop_accepting(self) -> None:
+        """Leave further connections in the queue of the kernel. Those that were accepted are opened."""
         self._is_closed = True
         for listening in self.sockets:
             if listening.fileno() >= 0:
                 self._loop.remove_reader(listening.fileno())
                 listening.close()
+
+    def close(self) -> None:
+        """Stop accepting, and close the connections that were not opened yet."""
+        self.stop_accepting()
         while (connection := self._next()) is not None:
             connection.close()
 

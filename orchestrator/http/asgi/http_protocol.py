@@ -100,7 +100,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         super().connection_made(transport)
         self._limit_unsent_bytes(transport)
         self._position = self.IDLE
-        self._is_discarding = False
+        self._is_discarding = self._is_ending = False
         self._discarded = 0
         self._head_bytes = self._header_count = 0
         self._wire_bytes = self._body_bytes = self._messages = 0
@@ -136,6 +136,15 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     def evict(self) -> None:
         """Close the connection, which has no request in progress, to make room for another client."""
         self.transport.abort()
+
+    def end_after_response(self) -> None:
+        """Close the connection after the response that is due, else after that to the next request.
+
+        The response has `Connection: close`. Without that a client might send the next request meanwhile.
+        """
+        self._is_ending = True
+        if self._is_response_due and not self.cycle.response_started:
+            self.cycle.keep_alive = False
 
     # --- Bytes in -----------------------------------------------------------------------------------------------------
 
@@ -225,6 +234,8 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         if self.parser.should_upgrade() and self._should_upgrade():
             self._require_handshake()
         super().on_headers_complete()
+        if self._is_ending:
+            self.cycle.keep_alive = False
         self._receiving = self.cycle
         self.table.begin_request(self)
 

@@ -2,9 +2,12 @@
 
 import asyncio
 import contextlib
+import logging
 import os
+import signal
 import socket
 import sys
+import time
 from typing import Any
 
 import uvicorn
@@ -13,10 +16,15 @@ from uvicorn.config import STARTUP_FAILURE
 from uvicorn.supervisors import multiprocess
 
 from orchestrator.http.asgi.acceptor import ACCEPTED_PER_TURN, OPENED_PER_TURN, Acceptor
+from orchestrator.http.asgi.graceful_restart import START_SECONDS, GracefulRestart
 from orchestrator.http.asgi.http_protocol import LimitedHttpProtocol, connection_table
+from orchestrator.http.asgi.socket_activation import inherited_sockets, report_ready
 from orchestrator.http.asgi.websocket_protocol import LimitedWebSocketProtocol
 
+log = logging.getLogger(__name__)
+
 CANCEL_SECONDS = 2.0  # for canceled requests to release what they have; the units stop after 30 s, 5 s after the grace
+LAST_REQUEST_SECONDS = 1.0  # how long an idle client of a process that ends may send one more request
 ACCEPT_QUEUE = 65_535  # connections that wait for `accept`; the kernel lowers it to net.core.somaxconn (4096)
 
 
@@ -44,12 +52,16 @@ def uvicorn_options(**changes: Any) -> dict[str, Any]:
         "backlog": ACCEPT_QUEUE,
         "timeout_keep_alive": 75,
         "timeout_graceful_shutdown": 25,
+        # Of several processes, one that answers nothing for so long is replaced. A start takes seconds.
+        "timeout_worker_healthcheck": START_SECONDS,
     }
     return options | changes
 
 
 class BurstServer(uvicorn.Server):
     """A uvicorn server whose connections are accepted by an `Acceptor`."""
+
+    is_replaced = False  # another process accepts connections after this one, from the same sockets
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -70,14 +82,31 @@ class BurstServer(uvicorn.Server):
         self.servers = [acceptor]
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Wait for the requests that uvicorn cancels.
+        """Answer clients that another process will serve, then wait for the requests that uvicorn cancels.
 
         uvicorn raises the signal again at once, and SIGTERM then ends the process before a canceled request has run:
         the git processes of fetches were left behind.
         """
+        if self.is_replaced:
+            await self._end_connections()
         await super().shutdown(sockets)
         if tasks := set(self.server_state.tasks):
             await asyncio.wait(tasks, timeout=CANCEL_SECONDS)
+
+    async def _end_connections(self) -> None:
+        """Answer what clients have sent already or send within a second, each time as the last response.
+
+        uvicorn closes an idle connection at once. A client whose request is on its way then has neither a response nor
+        the right to repeat it.
+        """
+        acceptor: Any = self.servers[0]
+        acceptor.stop_accepting()
+        deadline = time.monotonic() + LAST_REQUEST_SECONDS
+        while (acceptor.is_opening or self.server_state.connections) and time.monotonic() < deadline:
+            for connection in self.server_state.connections:
+                if isinstance(connection, LimitedHttpProtocol):
+                    connection.end_after_response()
+            await asyncio.sleep(0.05)
 
     def _create_protocol(self) -> asyncio.Protocol:
         protocol_class: Any = self.config.http_protocol_class
@@ -87,13 +116,33 @@ class BurstServer(uvicorn.Server):
         return protocol
 
 
+class RestartableServer(BurstServer):
+    """A server that SIGHUP restarts (`asgi.graceful_restart`)."""
+
+    restart: GracefulRestart | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.restart = GracefulRestart(self.servers[0].sockets, self._hand_over)
+        self.restart.start()
+        report_ready()
+
+    def _hand_over(self) -> None:
+        """Do what SIGTERM does, but for the end of the process."""
+        self.is_replaced = True
+        handler: Any = signal.getsignal(signal.SIGTERM)  # uvicorn's, behind the callbacks of `on_shutdown`
+        handler(signal.SIGTERM, None)
+        self._captured_signals.remove(signal.SIGTERM)  # uvicorn would raise it again
+
+
 class BurstProcess(multiprocess.Process):
     """One of several processes that share the listening sockets."""
 
     @property
     def server(self) -> uvicorn.Server:
         if self._server is None:
-            self._server = BurstServer(config=self.config)
+            self._server = server = BurstServer(config=self.config)
+            server.is_replaced = True
         return self._server
 
 
@@ -104,12 +153,18 @@ def run_server(**changes: Any) -> None:
         changes: Options of `uvicorn.Config` that differ from `uvicorn_options`.
     """
     config = uvicorn.Config(**uvicorn_options(**changes))
+    inherited = inherited_sockets()
+    for found in inherited:
+        log.info("listening on %s, a socket that was passed to this process", found.getsockname())
     if config.workers > 1:
         multiprocess.Process = BurstProcess  # type: ignore[misc]  # `Multiprocess` has no parameter for it
-        multiprocess.Multiprocess(config, sockets=[config.bind_socket()]).run()
+        multiprocess.Multiprocess(config, sockets=inherited or [config.bind_socket()]).run()
         return
-    server = BurstServer(config)
+    server = RestartableServer(config)
+    server.is_replaced = bool(inherited)
     with contextlib.suppress(KeyboardInterrupt):
-        server.run()
+        server.run(inherited or None)
     if not server.started:
         sys.exit(STARTUP_FAILURE)
+    if server.restart is not None and server.restart.has_handed_over:
+        server.restart.execute_anew()

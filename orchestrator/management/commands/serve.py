@@ -4,10 +4,11 @@ from argparse import ArgumentTypeError
 from typing import Any
 
 from django.conf import settings
-from django.core.management.base import CommandParser
+from django.core.management.base import CommandError, CommandParser
 
 from orchestrator.http.asgi.connections import raise_file_limit
 from orchestrator.http.asgi.server import run_server
+from orchestrator.http.asgi.socket_activation import SocketActivationError
 from orchestrator.management.base import ServerCommand
 
 
@@ -21,7 +22,10 @@ def port(text: str) -> int:
 class Command(ServerCommand):
     """Runs a web process."""
 
-    help = "Serves HTTP until a signal ends it: API, admin, long polls, log streams."
+    help = (
+        "Serves HTTP until a signal ends it: API, admin, long polls, log streams. Takes its socket from a service "
+        "manager that passes one (LISTEN_FDS). SIGHUP restarts it without a refused connection."
+    )
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--host", default="127.0.0.1")
@@ -34,10 +38,13 @@ class Command(ServerCommand):
 
     def handle(self, *_: Any, **options: Any) -> None:
         raise_file_limit(settings.MAX_CONNECTIONS)
-        run_server(
-            host=options["host"],
-            port=options["port"],
-            workers=options["workers"],
-            timeout_graceful_shutdown=options["graceful_seconds"],
-            log_level=options["log_level"],
-        )
+        try:
+            run_server(
+                host=options["host"],
+                port=options["port"],
+                workers=options["workers"],
+                timeout_graceful_shutdown=options["graceful_seconds"],
+                log_level=options["log_level"],
+            )
+        except SocketActivationError as error:
+            raise CommandError(str(error)) from None

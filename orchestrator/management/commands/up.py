@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import time
 from typing import Any
 
@@ -62,13 +63,15 @@ class Command(ServerCommand):
         workers = number("WORKERS", options["workers"], maximum=MAX_WORKERS)
         try:
             with dev_server.state_dir_lock(settings.STATE_DIR):
-                self.run(dev_server.free_address(options["host"], port), workers)
+                address, listener = dev_server.listen(options["host"], port)
+                with listener:
+                    self.run(address, listener, workers)
         except (DevServerError, ProcessSupervisorError) as error:
             raise CommandError(str(error)) from None
 
-    def run(self, address: ListenAddress, workers: int) -> None:
+    def run(self, address: ListenAddress, listener: socket.socket, workers: int) -> None:
         """Start everything, print the welcome, and supervise until a signal arrives."""
-        supervisor = ProcessSupervisor([dev_server.server(address)], self.log_line)
+        supervisor = ProcessSupervisor([dev_server.server(address, listener)], self.log_line)
         for signal_number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(signal_number, supervisor.request_stop)
         seed_data = dev_server.prepare()

@@ -93,6 +93,8 @@ def test_the_units_of_the_server_are_bounded(unit):
 def test_systemd_understands_every_line_and_rates_the_unit_well(unit, tmp_path):
     copy = tmp_path / unit.name.replace("@", "@8000")
     copy.write_text(unit.read_text().replace("/opt/runtime-orchestrator/.venv/bin/", "/bin/true #"))
+    for found in unit.parent.glob("*.socket"):
+        (tmp_path / found.name).write_text(found.read_text())
     launched = subprocess.run(["systemd-analyze", "verify", copy], capture_output=True, text=True, check=False)
     assert not [line for line in launched.stderr.splitlines() if unit.name.partition("@")[0] in line], launched.stderr
     rated = subprocess.run(
