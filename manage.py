@@ -16,17 +16,18 @@ DATABASE_ROLES = dict.fromkeys(["migrate", "seed", "up", "demo", "backup", "rest
     "runhousekeeping": "housekeeping",
     "rundispatcher": "dispatcher",
 }
-# Commands that end with one line without a database. `runclock`, `runhousekeeping`, `rundispatcher` and `serve`
-# wait for it instead.
-FAIL_WITHOUT_DATABASE = {"migrate", "seed", "up", "demo", "backup", "restore", "audit", "prune"}
+# Commands that wait for a database which does not answer. All others end with one line.
+WAIT_FOR_DATABASE = {"runclock", "runhousekeeping", "rundispatcher", "serve"}
 OVERVIEW = ([], ["help"], ["--help"], ["-h"])
 VENV_PYTHON = Path(__file__).resolve().parent / ".venv" / "bin" / "python"
 
 
 def needs_database(arguments: list[str]) -> bool:
     """Return whether this command line accesses the database."""
-    asks_for_help = not arguments or bool({"-h", "--help", "--version"} & set(arguments))
-    return not asks_for_help and arguments[0] not in WITHOUT_DATABASE
+    if not arguments or {"-h", "--help", "--version"} & set(arguments):
+        return False
+    # `check --database default` compares the SQL functions.
+    return arguments[0] not in WITHOUT_DATABASE or any(word.startswith("--database") for word in arguments)
 
 
 def main() -> None:
@@ -51,7 +52,7 @@ def main() -> None:
             ensure_unless_given()
         except (EmbeddedPostgresFailed, PathError) as error:
             sys.exit(str(error))
-        if arguments[0] in FAIL_WITHOUT_DATABASE:
+        if arguments[0] not in WAIT_FOR_DATABASE:
             require_database()
     execute_from_command_line(sys.argv)
 
@@ -68,10 +69,12 @@ def require_database() -> None:
     import psycopg  # noqa: PLC0415 - only where a database is needed
     from django.db import connections  # noqa: PLC0415 - likewise
 
+    from config.databases import libpq_keywords  # noqa: PLC0415 - likewise
+
     parameters = connections["default"].get_connection_params()
-    known = {name: parameters[name] for name in ("host", "port", "dbname", "user", "password") if parameters.get(name)}
+    known = {name: value for name, value in parameters.items() if name in libpq_keywords()}
     try:
-        psycopg.connect(**known, connect_timeout=3).close()
+        psycopg.connect(**known).close()
     except psycopg.Error as error:
         place = f"{known.get('host') or 'the default socket'}, database {known.get('dbname')}"
         reason = str(error).strip().splitlines()[0].removeprefix("connection failed: ")

@@ -4,12 +4,14 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+import psycopg
 from django.core.exceptions import ImproperlyConfigured
 
 from config.env import Env
 from config.postgres.embedded import django_database
 
 SCHEMES: Final = ("postgres", "postgresql", "psql", "pgsql")
+SSL_MODES: Final = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
 # By kind of process: a statement that hangs must not stop the service.
 TIMEOUTS: Final = {
     "api": {"statement_timeout": "5s", "lock_timeout": "2s", "idle_in_transaction_session_timeout": "10s"},
@@ -38,6 +40,7 @@ def database(env: Env, state_dir: Path, parameters: dict[str, Any]) -> dict[str,
     if address and not _is_postgres_url(address):
         raise ImproperlyConfigured("DATABASE_URL: an address such as postgres://user@host:5432/name is needed.")
     given = env.db_url("DATABASE_URL") if address else django_database(state_dir)
+    _require_known_options(given.get("OPTIONS", {}))
     return given | {
         "ENGINE": "config.postgres.backend",  # tests a connection before the pool hands it out
         "CONN_MAX_AGE": 0,
@@ -45,6 +48,19 @@ def database(env: Env, state_dir: Path, parameters: dict[str, Any]) -> dict[str,
         # The URL's query takes precedence: sslmode, or host for a socket's folder.
         "OPTIONS": _session(env, parameters) | _connection_options(env) | given.get("OPTIONS", {}),
     }
+
+
+def libpq_keywords() -> set[str]:
+    """Return the names of the parameters that PostgreSQL's client library knows."""
+    return {option.keyword.decode() for option in psycopg.pq.Conninfo.get_defaults()}
+
+
+def _require_known_options(options: dict[str, Any]) -> None:
+    """Refuse what no connection attempt can make right. libpq itself reports it at each attempt."""
+    for name in options.keys() - libpq_keywords():
+        raise ImproperlyConfigured(f"DATABASE_URL: {name} is no parameter of libpq.")
+    if (mode := options.get("sslmode", "prefer")) not in SSL_MODES:
+        raise ImproperlyConfigured(f"DATABASE_URL: sslmode={mode!r}: one of {', '.join(SSL_MODES)} is needed.")
 
 
 def _is_postgres_url(address: str) -> bool:
