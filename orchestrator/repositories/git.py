@@ -1,8 +1,7 @@
 """Starts git for the server: without configuration, hooks, filters and prompts of the machine, and within limits.
 
-The options are those of the worker's checkout, which protect from the same content. Every process is in a session of
-its own and is killed as a group. `timeout` kills it at its limit also if this process has died. setpriv could tie both
-lives together, but sets capabilities, which the units of systemd forbid.
+Every process is in a session of its own and is killed as a group. `timeout` kills it at its limit also if this process
+has died. setpriv could tie both lives together, but sets capabilities, which the units of systemd forbid.
 """
 
 import contextlib
@@ -20,29 +19,14 @@ from pathlib import Path
 from typing import Final
 
 from orchestrator.repositories.errors import GitFailed, GitLimitExceeded
+from workers.git_options import GIT_OPTIONS
 
 OPTIONS: Final = (
-    "core.hooksPath=/dev/null",
-    "core.fsmonitor=false",
-    "core.askPass=",
-    "credential.helper=",
-    "protocol.ext.allow=never",
-    "submodule.recurse=false",
-    "fetch.recurseSubmodules=false",
-    "fetch.fsckObjects=true",
+    *GIT_OPTIONS,
     "fetch.unpackLimit=1",  # each fetch stores one pack, so that the number of files stays small
     "fetch.writeCommitGraph=false",
-    "transfer.fsckObjects=true",
     "transfer.advertiseSID=false",
     "transfer.hideRefs=refs/orchestrator",
-    "http.followRedirects=false",
-    "http.lowSpeedLimit=1000",
-    "http.lowSpeedTime=30",
-    "safe.bareRepository=explicit",
-    "gc.auto=0",
-    "maintenance.auto=false",
-    "init.templateDir=",
-    "init.defaultBranch=main",
     # One process has a processor and a bounded part of the memory, however large the repository is.
     "pack.threads=1",
     "pack.windowMemory=64m",

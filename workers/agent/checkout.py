@@ -20,32 +20,12 @@ from workers.agent import subprocesses
 from workers.agent.errors import AgentError
 from workers.agent.sanitize import counted, scrubbed
 from workers.engines.contract import StopSignal
+from workers.git_options import GIT_OPTIONS
 
 # Owner and name: no user, port, query or escape, and no segment that climbs out of a mirror's folder.
 REPOSITORY = re.compile(r"https://[A-Za-z0-9][A-Za-z0-9.-]*/(?!\.)[\w.-]+/(?!\.)[\w.-]+", re.ASCII)
 COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
-OPTIONS = (
-    "core.hooksPath=/dev/null",
-    "core.fsmonitor=false",
-    "protocol.ext.allow=never",
-    "submodule.recurse=false",
-    "fetch.recurseSubmodules=false",
-    "transfer.fsckObjects=true",
-    "fetch.fsckObjects=true",
-    "http.followRedirects=false",
-    "credential.helper=",
-    "core.askPass=",
-    "safe.bareRepository=explicit",
-    "gc.auto=0",
-    "maintenance.auto=false",
-    "core.protectNTFS=true",
-    "core.protectHFS=true",
-    "http.lowSpeedLimit=1000",
-    "http.lowSpeedTime=30",
-    "init.templateDir=",
-    "init.defaultBranch=main",
-    "advice.detachedHead=false",
-)
+OPTIONS = (*GIT_OPTIONS, "core.protectNTFS=true", "core.protectHFS=true", "advice.detachedHead=false")
 
 
 class CheckoutFailed(AgentError):

@@ -18,6 +18,7 @@ from orchestrator.repositories.mirrors import mirror_path, require_mirror, updat
 from runtime_jobs.models import Repository
 from tests.live_server import eventually
 from tests.orchestrator.repositories.world import Origin, added, mirrored
+from tests.workers.agent.git_faults import DANGEROUS, HARMLESS
 
 pytestmark = pytest.mark.django_db
 
@@ -217,22 +218,22 @@ def test_a_submodule_whose_address_is_an_option_is_refused(origin):
         update_mirror(added(origin.path))
 
 
-def test_objects_that_other_gits_would_check_out_badly_are_refused(origin):
-    """`transfer.fsckObjects`: a path as `.git/config` in a commit never enters the mirror."""
-    blob = origin.blob(b"[core]\n\tfsmonitor = touch /tmp/x\n")
-    inner = _tree(origin, [("100644", "blob", blob, "config")])
-    outer = _tree(origin, [("040000", "tree", inner, ".git")])
-    origin.commit_tree(outer)
-    repository = added(origin.path)
-    with pytest.raises(GitFailed, match=r"hasDotgit|contains '.git'"):
-        update_mirror(repository)
-    with pytest.raises(MirrorMissing):
-        require_mirror(repository)
-
-
-def _tree(origin: Origin, entries: list[tuple[str, str, str, str]]) -> str:
-    """A tree that git's own commands refuse to write."""
-    data = b"".join(f"{mode.lstrip('0')} {name}\0".encode() + bytes.fromhex(key) for mode, _, key, name in entries)
-    command = ["git", "hash-object", "-t", "tree", "-w", "--stdin", "--literally"]
-    made = subprocess.run(command, cwd=origin.path, input=data, capture_output=True, check=True)
-    return made.stdout.decode().strip()
+def test_a_mirror_takes_commits_with_harmless_faults_and_refuses_those_with_dangerous_ones(folders):
+    """`git fetch` with `fsckObjects` makes each of git's warnings an error, and thereby refused flask and requests."""
+    errors = {}
+    for number, (fault, made) in enumerate((HARMLESS | DANGEROUS).items()):
+        origin = Origin(folders / "origins" / f"{number}.git")
+        commit = made(origin)
+        repository = added(origin.path, full_name=f"acme/fault-{number}")
+        try:
+            update_mirror(repository)
+        except GitFailed as error:
+            errors[fault] = str(error)
+            with pytest.raises(MirrorMissing):
+                require_mirror(repository)
+        else:
+            assert resolve_ref(repository, "main") == commit
+    assert [errors[fault] for fault in HARMLESS if fault in errors] == []
+    assert [
+        (fault, errors.get(fault)) for fault in DANGEROUS if fault.partition(",")[0] not in errors.get(fault, "")
+    ] == []

@@ -54,8 +54,15 @@ class Repository:
 
     def commit_tree(self, tree: str, parent: str = "") -> str:
         made = git("commit-tree", tree, "-m", "made", *(["-p", parent] if parent else []), at=self.path)
-        git("update-ref", "refs/heads/main", made, at=self.path)
+        self.point_main_at(made)
         return made
+
+    def point_main_at(self, commit: str) -> None:
+        git("update-ref", "refs/heads/main", commit, at=self.path)
+
+    def write_object(self, kind: str, data: bytes) -> str:
+        """Store an object that git's own commands refuse to write, and return its id."""
+        return git("hash-object", "-t", kind, "-w", "--stdin", "--literally", at=self.path, send=data)
 
     def blob(self, data: bytes) -> str:
         return git("hash-object", "-w", "--stdin", at=self.path, send=data)

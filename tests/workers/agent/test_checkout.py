@@ -8,11 +8,14 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.workers.agent.git_faults import DANGEROUS, HARMLESS
 from tests.workers.agent.repositories import ENVIRONMENT, Repository, git
 from tests.workers.agent.scripted import Answer, ScriptedServer, hang, wait_until
 from workers.agent import subprocesses
@@ -60,6 +63,27 @@ def test_a_repository_of_longer_hashes_is_checked_out(open_dir: Path, place: Pla
     commit = repository.commit({"name": b"long"})
     assert len(commit) == 64
     assert (place.fetch(commit) / "name").read_bytes() == b"long"
+
+
+def test_a_commit_with_a_harmless_fault_is_checked_out_and_one_with_a_dangerous_fault_is_refused(
+    open_dir: Path, owner: int | None
+) -> None:
+    """`git fetch` with `fsckObjects` makes each of git's warnings an error, and thereby refused flask and requests."""
+
+    def refusal(case: tuple[int, Callable[[Repository], str]]) -> str | None:
+        number, made = case
+        repository = Repository(open_dir / str(number) / "mirrors" / "acme" / "web.git")
+        try:
+            Place(open_dir / str(number), owner).fetch(made(repository))
+        except CheckoutFailed as error:
+            return str(error)
+        return None
+
+    faults = HARMLESS | DANGEROUS
+    with ThreadPoolExecutor(8) as threads:
+        errors = dict(zip(faults, threads.map(refusal, enumerate(faults.values())), strict=True))
+    assert [errors[fault] for fault in HARMLESS if errors[fault]] == []
+    assert [(fault, errors[fault]) for fault in DANGEROUS if fault.partition(",")[0] not in (errors[fault] or "")] == []
 
 
 def test_an_unknown_commit_fails_in_words(repository: Repository, place: Place) -> None:
