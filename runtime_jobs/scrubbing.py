@@ -21,7 +21,7 @@ from typing import Final
 
 from ahocorasick_rs import BytesAhoCorasick, Implementation
 
-from runtime_jobs.masked_forms import masked_forms
+from runtime_jobs.masked_forms import common_forms, rare_forms
 
 MASK: Final = b"***"
 # The forms of one scrubber. Values come first, then their lines; the encoded forms of the longest values are left out.
@@ -90,6 +90,10 @@ class Scrubber:
     def scrub(self, data: bytes) -> bytes:
         """Return the whole of a text without secrets."""
         return self.finish(HeldBytes(data)).output
+
+    def is_in(self, text: bytes) -> bool:
+        """Return whether a text contains a whole secret, in any form."""
+        return next(self._occurrences(text), None) is not None
 
     def feed(self, held: HeldBytes, data: bytes) -> Scrubbed:
         """Continue a stream.
@@ -228,8 +232,12 @@ def _encoded(value: str | bytes) -> bytes:
 def _limited_forms(values: set[bytes], limit: int) -> tuple[set[bytes], int]:
     """Return the forms of all values, and how many were left out at the limit."""
     forms, size, omitted = set(values), sum(map(len, values)), 0
-    for value in sorted(values, key=lambda value: (len(value), value)):
-        for form in sorted(masked_forms(value) - forms, key=len):
+    by_length = sorted(values, key=lambda value: (len(value), value))
+    for value, forms_of in [
+        *((value, common_forms) for value in by_length),
+        *((value, rare_forms) for value in by_length),
+    ]:
+        for form in sorted(forms_of(value) - forms, key=len):
             if size + len(form) > limit:
                 omitted += 1
                 continue

@@ -1,5 +1,6 @@
 """A slow and plain implementation of masking, as the reference of properties: it searches each form at each position."""
 
+import functools
 from collections.abc import Iterable
 
 from runtime_jobs.masked_forms import masked_forms
@@ -8,11 +9,17 @@ MASK = b"***"
 
 
 def forms_of(values: list[bytes]) -> set[bytes]:
-    return {form for value in values for form in masked_forms(value)}
+    return {form for value in values for form in _forms_of_one(value)}
+
+
+_forms_of_one = functools.lru_cache(masked_forms)
 
 
 def occurrences(text: bytes, forms: set[bytes]) -> list[tuple[int, int]]:
-    return [(begin, begin + len(form)) for begin in range(len(text)) for form in forms if text.startswith(form, begin)]
+    present = [form for form in forms if form in text]
+    return [
+        (begin, begin + len(form)) for begin in range(len(text)) for form in present if text.startswith(form, begin)
+    ]
 
 
 def revealing_suffix(text: bytes, forms: set[bytes]) -> int:

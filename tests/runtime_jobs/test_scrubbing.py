@@ -1,12 +1,16 @@
 """Masking of streams: against a plain implementation, for every split, order and kind of secret."""
 
 import base64
+import html
 import itertools
 import json
 import os
 import shlex
 import subprocess
 import urllib.parse
+from pathlib import Path
+from xml.etree import ElementTree as ET
+from xml.sax import saxutils
 
 import pytest
 from hypothesis import example, given, settings
@@ -145,6 +149,65 @@ def test_what_programs_make_of_a_secret_is_masked(secret):
         assert not any(raw[place : place + 6] in output for place in range(len(raw) - 5)), text
 
 
+def test_what_encoders_of_other_libraries_make_of_a_secret_is_masked():
+    """The file was recorded from the libraries that it names: each leaves other characters as they are."""
+    recorded = json.loads(Path(__file__).with_name("recorded_spellings.json").read_text())
+    scrubber = Scrubber([recorded["secret"]])
+    shown = {name: scrubber.scrub(f"<{text}>".encode()) for name, text in recorded["spellings"].items()}
+    assert len(shown) > 40
+    assert {name: text for name, text in shown.items() if text != b"<***>"} == {}
+
+
+@pytest.mark.parametrize("secret", [*SECRETS, "plain0token"])
+def test_what_two_encoders_reports_and_other_cases_make_of_a_secret_is_masked(secret):
+    raw = secret.encode()
+    element = ET.Element("failure", {"message": secret})
+    element.text = secret
+    report = ET.tostring(element)
+    printed = {
+        "base32": [base64.b32encode(raw), base64.b32encode(raw).lower()],
+        "base64 of base64": [base64.b64encode(base64.b64encode(raw))],
+        "base64 of base64 of a line": [base64.b64encode(base64.b64encode(raw + b"\n"))],
+        "percent of percent": [
+            urllib.parse.quote(urllib.parse.quote(secret, safe=safe), safe="").encode() for safe in ("", "/")
+        ],
+        "markup": [
+            html.escape(secret).encode(),
+            saxutils.escape(secret).encode(),
+            saxutils.quoteattr(secret)[1:-1].encode(),
+        ],
+        "case": [secret.upper().encode(), secret.lower().encode(), secret[:1].upper().encode() + secret[1:].encode()],
+        "doubled quotes": [secret.replace("'", "''").encode(), secret.replace('"', '""').encode()],
+    }
+    scrubber = Scrubber([secret])
+    for name, texts in printed.items():
+        for text in texts:
+            output = scrubber.scrub(b"<" + text + b">")
+            left = output.replace(b"***", b"")
+            assert len(left) <= (9 if "line" in name else 2), (name, text, output)
+    assert scrubber.scrub(report) == b'<failure message="***">***</failure>'
+
+
+def test_the_members_and_other_layouts_of_a_secret_in_json_are_masked():
+    """`jq -c` prints the secret in one line, `jq -r .key` one member of it."""
+    key = "-----BEGIN KEY-----\nMIIabcdefgh+/\n-----END KEY-----\n"
+    document = {"type": "account", "id": 12345678, "auth": [{"key": key, "short": "pin7", "on": True}]}
+    scrubber = Scrubber([json.dumps(document, indent=2)])
+    printed = [
+        json.dumps(document),
+        json.dumps(document, separators=(",", ":")),
+        key,
+        base64.b64encode(key.encode()).decode(),
+        urllib.parse.quote(key),
+        "12345678",
+        json.dumps(key)[1:-1],
+    ]
+    assert {text: scrubber.scrub(f"<{text}>".encode()) for text in printed} == dict.fromkeys(printed, b"<***>")
+    assert scrubber.scrub(b"pin7 true key") == b"pin7 true key"
+    for broken in ("[" * 100_000, '{"a": 1', "[" + "9" * 5000 + "]", "[NaN]"):
+        assert Scrubber([broken]).scrub(f"<{broken}>".encode()) == b"<***>"
+
+
 @pytest.mark.parametrize(
     "script",
     [
@@ -235,12 +298,18 @@ def test_examples(values, text, expected):
 @pytest.mark.parametrize("secret", SECRETS)
 def test_a_stream_that_ends_within_a_secret_shows_little_of_it(secret):
     """A form that breaks off within the second line is no spelling of the value or of a line."""
+    scrubber = Scrubber([secret])
     for form in sorted(masked_forms(secret.encode())):
-        scrubber = Scrubber([secret])
         for cut in range(1, len(form)):
             shown = b"".join(streamed(scrubber, [b"token=", form[:cut]]))
             assert not shown.endswith(form[:cut][:6]) or cut < 6, (form, cut, shown)
             assert shown == plain_scrubbing.scrubbed(b"token=" + form[:cut], [secret.encode()])
+
+
+def test_a_text_contains_a_secret_in_any_form_but_not_by_the_beginning_of_one():
+    scrubber = Scrubber(["hunter2-and-more"])
+    assert [scrubber.is_in(text) for text in (b"my-hunter2-and-more.txt", b"HUNTER2-AND-MORE")] == [True, True]
+    assert [scrubber.is_in(text) for text in (b"hunter2-and", b"", b"report")] == [False, False, False]
 
 
 def test_a_beginning_before_a_missing_part_is_masked_once_whether_the_end_follows_or_not():

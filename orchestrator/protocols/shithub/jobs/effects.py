@@ -2,6 +2,8 @@
 
 from typing import Any, Final
 
+from rest_framework.exceptions import ValidationError
+
 from orchestrator import services
 from orchestrator.artifacts.addresses import upload_url
 from orchestrator.counters import SCRUB_REPLACEMENT, STEP_TIMEOUTS
@@ -21,6 +23,7 @@ from orchestrator.services.workflow_jobs import (
     serialized_status,
 )
 from runtime_jobs.models import Job, JobStep
+from runtime_jobs.scrubbing import scrubbers
 from runtime_jobs.states import ENDED_STEP_STATUSES, Conclusion, StepStatus
 
 STEP_REPORTS: Final = (StepStatus.RUNNING, *ENDED_STEP_STATUSES)
@@ -93,6 +96,8 @@ def begin_artifact(call: JobCall, raw: bytes) -> CallAnswer:
     call.keep_lease()
     data = parse(ArtifactUploadInput, read_object(raw))
     job = Job.objects.get(pk=call.token.job_id)
+    if scrubbers.get(masks_of(job)).is_in(data["name"].encode()):
+        raise ValidationError({"name": ["It contains a secret of the job."]})
     with call.uow.savepoint():  # a refusal uses the token, and leaves no row
         artifact = services.begin_artifact(
             call.uow,

@@ -84,6 +84,16 @@ class TestUpload:
         assert upload(claimed, name=" report ").status_code == 201
         assert StoredArtifact.objects.get().name == "report"
 
+    def test_a_name_with_a_secret_of_the_job_is_400_and_is_stored_nowhere(self, runner, run):
+        organization = Repository.objects.get().project.organization
+        services.set_secret(organization=organization, repository=None, name="A", value="Hunter2-key", actor=ALICE)
+        claimed = runner.client.claim()
+        assert claimed.run().status_code == 200
+        assert upload(claimed, name="Hunter2").status_code == 201, "the beginning of a secret alone"
+        answer = upload(claimed, name=f"log-{b'Hunter2-key'.hex()}.txt")
+        assert error_of(answer, 400) == "name: It contains a secret of the job."
+        assert StoredArtifact.objects.get().name == "Hunter2"
+
     def test_the_same_name_twice_is_409(self, claimed):
         assert upload(claimed).status_code == 201
         error_of(upload(claimed), 409)
