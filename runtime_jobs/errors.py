@@ -244,7 +244,7 @@ class WorkflowUnreadable(LifecycleError):
 
 
 class MirrorOutdated(LifecycleError):
-    """The mirror of a repository lacks a ref or commit, and an update was requested. `retry_after` is in seconds."""
+    """The mirror of a repository lacks a ref, commit or file, and an update was requested. `retry_after`: seconds."""
 
     code = "mirror_outdated"
 

@@ -67,29 +67,35 @@ def start_run(
 
     Raises:
         Invalid: The ref, the commit or an input is wrong, or the file does not have the event.
-        MirrorOutdated: The mirror does not have the ref or commit, and was not updated just now.
+        MirrorOutdated: The mirror does not have the ref or commit, or its newest file of the ref is missing or refuses
+            the request, and it was not updated just now.
         WorkflowUnreadable: The file does not exist at the commit, or the mirror cannot be read.
         WorkflowRejected: The file is wrong.
         LifecycleError: Any error of `start_workflow_run`.
     """
     ref, commit = _resolve(repository, start)
-    workflow = require_workflow(repository, commit, start.workflow_file)
-    request = WorkflowRunRequest(
-        repository_id=repository.pk,
-        workflow_file=start.workflow_file,
-        workflow=workflow,
-        head_sha=commit,
-        head_ref=ref,
-        event=start.event,
-        event_payload=_payload(workflow, start),
-        trigger_id=f"dispatch:{secrets.token_hex(16)}",
-        actor_name=start.actor_name,
-        correlation_id=start.correlation_id,
-        source_address=start.source_address,
-    )
-    return services.start_workflow_run(
-        request, default_pool=settings.DEFAULT_POOL, actor=actor, idempotency=idempotency
-    )
+    try:
+        workflow = require_workflow(repository, commit, start.workflow_file)
+        request = WorkflowRunRequest(
+            repository_id=repository.pk,
+            workflow_file=start.workflow_file,
+            workflow=workflow,
+            head_sha=commit,
+            head_ref=ref,
+            event=start.event,
+            event_payload=_payload(workflow, start),
+            trigger_id=f"dispatch:{secrets.token_hex(16)}",
+            actor_name=start.actor_name,
+            correlation_id=start.correlation_id,
+            source_address=start.source_address,
+        )
+        return services.start_workflow_run(
+            request, default_pool=settings.DEFAULT_POOL, actor=actor, idempotency=idempotency
+        )
+    except (Invalid, WorkflowUnreadable) as refusal:
+        if start.commit is not None or _fresh_age(repository) is not None:
+            raise
+        raise _outdated(repository, f"may be older than the file. {_reasons(refusal)}") from refusal
 
 
 def _resolve(repository: Repository, start: RunStart) -> tuple[str, str]:
@@ -121,18 +127,35 @@ def _missing(repository: Repository, member: str, what: str) -> LifecycleError:
 
     A ref that was pushed seconds ago may be missing. The network is not used in a request.
     """
-    mirrored_at, now = repository.mirrored_at, database_now()
-    age = None if mirrored_at is None else max(timedelta(0), now - mirrored_at)
-    if age is not None and age < FRESH:
-        request_mirror(repository.pk, delay=FRESH - age)
-        seconds = f"{age.total_seconds():.0f} seconds"
-        return Invalid({member: [f"The repository {repository.full_name} does not have {what}, as of {seconds} ago."]})
+    age = _fresh_age(repository)
+    if age is None:
+        return _outdated(repository, f"does not have {what}", member)
+    request_mirror(repository.pk, delay=FRESH - age)
+    seconds = f"{age.total_seconds():.0f} seconds"
+    return Invalid({member: [f"The repository {repository.full_name} does not have {what}, as of {seconds} ago."]})
+
+
+def _fresh_age(repository: Repository) -> timedelta | None:
+    """Return the time since the update of the mirror, or None if the origin may have changed since."""
+    if repository.mirrored_at is None:
+        return None
+    age = max(timedelta(0), database_now() - repository.mirrored_at)
+    return age if age < FRESH else None
+
+
+def _outdated(repository: Repository, lack: str, member: str = "workflow_file") -> MirrorOutdated:
     request_mirror(repository.pk)
     return MirrorOutdated(
-        f"{member}: The copy of the repository {repository.full_name} does not have {what}. An update of the copy was "
-        f"requested. Repeat the request after {RETRY_SECONDS} seconds.",
+        f"{member}: The copy of the repository {repository.full_name} {lack}. An update of the copy was requested. "
+        f"Repeat the request after {RETRY_SECONDS} seconds.",
         retry_after=RETRY_SECONDS,
     )
+
+
+def _reasons(refusal: LifecycleError) -> str:
+    if not isinstance(refusal, Invalid):
+        return str(refusal).rstrip(".")
+    return "; ".join(f"{field}: {errors[0].rstrip('.')}" for field, errors in refusal.errors.items())
 
 
 def _payload(workflow: Workflow, start: RunStart) -> dict[str, Any]:

@@ -103,8 +103,8 @@ CODES: dict[str, ErrorCode] = {
     ),
     "mirror_outdated": ErrorCode(
         409,
-        "The copy of the repository does not have the ref or commit yet. An update was requested: repeat after "
-        "`Retry-After` seconds.",
+        "The copy of the repository does not have the ref, the commit or this version of the file yet. An update was "
+        "requested: repeat after `Retry-After` seconds.",
     ),
     "idempotency_conflict": ErrorCode(409, "The Idempotency-Key was used with another request. Use a new key."),
     "digest_mismatch": ErrorCode(

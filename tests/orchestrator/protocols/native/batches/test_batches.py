@@ -146,6 +146,36 @@ def test_a_ref_that_was_pushed_since_starts_after_the_update(alice, repository, 
     assert WorkflowRun.objects.get().head_ref == "refs/heads/new"
 
 
+FILE_CHANGES = {
+    "was missing": ({"workflow_file": ".shithub/workflows/new.yml"}, 409, "conflict", "new.yml cannot be read at"),
+    "was wrong": ({"workflow_file": ".shithub/workflows/wrong.yml"}, 400, "invalid", "jobs: Line 2: There are 0 jobs"),
+    "lacked an input": ({"inputs": {"target": "staging", "more": "x"}}, 400, "invalid", "inputs.more"),
+    "lacked the event": ({"event": "schedule", "inputs": {}}, 400, "invalid", "does not have the event schedule"),
+}
+
+
+@pytest.mark.parametrize("name", FILE_CHANGES)
+def test_a_file_that_was_pushed_or_changed_since_starts_after_the_update(alice, repository, origin, name):
+    """The copy of the branch is up to five minutes old: what its file refuses is not final until it was updated."""
+    changes, status, code, reason = FILE_CHANGES[name]
+    problem = problem_of(alice.post("/v1/batches", body(**changes, commit=repository.commit)))
+    assert (problem["status"], problem["code"]) == (status, code), "the copy is fresh"
+    mirrored_ago(repository, 60)
+    problem = problem_of(alice.post("/v1/batches", body(**changes, commit=repository.commit)))
+    assert (problem["status"], problem["code"]) == (status, code), "a commit never changes"
+    response = alice.post("/v1/batches", body(**changes))
+    assert (response.status_code, response["Retry-After"]) == (409, "5")
+    assert problem_of(response)["code"] == "mirror_outdated"
+    assert reason in response.json()["detail"]
+    assert mirror_due_in(repository) <= 0
+    on = "{workflow_dispatch: {inputs: {target: , more: }}, schedule: [{cron: '0 5 * * *'}]}"
+    pushed = workflow_text({"build": None}, on=on).encode()
+    names = (FILE, ".shithub/workflows/new.yml", ".shithub/workflows/wrong.yml")
+    origin.branch("main", origin.commit(dict.fromkeys(names, pushed), parent=repository.commit))
+    mirror_repository(str(repository.pk))
+    start(alice, **changes)
+
+
 @pytest.mark.parametrize(("field", "value"), [("ref", "typo"), ("commit", "f" * 40)])
 def test_a_ref_that_is_missing_after_an_update_is_wrong(alice, repository, field, value):
     response = alice.post("/v1/batches", body(**{field: value}))
