@@ -9,6 +9,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from runtime_jobs.workflows.unsupported import unsupported_character, unsupported_context
+
 MAX_LENGTH = 4_096  # characters of one expression
 MAX_DEPTH = 32  # parentheses, calls and negations inside one another
 
@@ -18,7 +20,7 @@ STATUS_FUNCTIONS = frozenset({"success", "failure", "cancelled", "always"})
 FIELDS = ("run_id", "sha", "ref", "actor")  # of `shithub`, beside `event`
 
 _TOKEN = re.compile(
-    r"(?P<text>'(?:[^']|'')*+')|(?P<name>[^\W\d]\w*)|(?P<operator>&&|\|\||==|!=|[!().,])|(?P<space>[ \t\r\n]+)"
+    r"(?P<text>'(?:[^']|'')*+')|(?P<name>[^\W\d][\w-]*)|(?P<operator>&&|\|\||==|!=|[!().,])|(?P<space>[ \t\r\n]+)"
 )
 _LITERALS: dict[str, bool | None] = {"true": True, "false": False, "null": None}
 
@@ -119,7 +121,7 @@ def _tokens(source: str) -> Iterator[_Token]:
         if found is None:
             if source[place] == "'":
                 raise ExpressionError(f"The text at character {place + 1} has no closing quote.")
-            raise ExpressionError(f"Unexpected character {source[place]!a} at character {place + 1}.")
+            raise ExpressionError(unsupported_character(source, place))
         if found.lastgroup != "space":
             yield _Token(str(found.lastgroup), found[0], found.start(), found.end())
         place = found.end()
@@ -212,6 +214,9 @@ class _Parser:
             token = self._take()
             path.append(token.text)
             end = token.end
+        if any("-" in name for name in path):
+            name = ".".join(path)
+            raise ExpressionError(unsupported_context(path[0]) or f"{name}: A name here has no '-'. Write '_' instead.")
         return Reference(tuple(path), first.start, end)
 
     def _call(self, name: _Token, depth: int) -> FunctionCall:
@@ -299,7 +304,7 @@ def _validate_reference(reference: Reference, scope: ExpressionScope) -> str | N
             return f"{root} cannot be used here."
         return None if len(members) == 1 else f"{reference} is wrong: {root} needs exactly one name, as in {root}.NAME."
     if root not in {"shithub", "github"}:
-        return f"{root!a} does not exist. There are: secrets, vars, env, shithub."
+        return unsupported_context(root) or f"{root!a} does not exist. There are: secrets, vars, env, shithub."
     if not members or members[0] not in {*FIELDS, "event"}:
         return f"{reference} does not exist. There are: {', '.join(f'shithub.{name}' for name in (*FIELDS, 'event'))}."
     if members[0] == "event":

@@ -44,6 +44,7 @@ from runtime_jobs.workflows.templates import (
     use_canonical_names_in_condition,
     uses_alias,
 )
+from runtime_jobs.workflows.unsupported import RUNS_ON, command_file_warnings, unsupported_key
 from runtime_jobs.workflows.yaml_nodes import (
     UnreadableYamlError,
     YamlMapping,
@@ -166,7 +167,7 @@ class _WorkflowReader:
             return None
         for key, unknown in mapping.items():
             if key not in keys:
-                self._error(unknown, f"This key is unknown. The keys here are: {', '.join(keys)}.")
+                self._error(unknown, f"{unsupported_key(key)} The keys here are: {', '.join(keys)}.")
         return mapping
 
     def _mapping(self, member: _Member) -> dict[str, _Member] | None:
@@ -472,7 +473,9 @@ class _WorkflowReader:
             self._error(member, "Only one label is supported here. Write it as a text.")
             return ""
         label = self._text(member)
-        if not LABEL.fullmatch(label):
+        if "${{" in label:
+            self._error(member, RUNS_ON)
+        elif not LABEL.fullmatch(label):
             self._error(member, "A label has 1 to 100 of the characters A-Z, a-z, 0-9, '_', '.' and '-'.")
         return label
 
@@ -512,6 +515,8 @@ class _WorkflowReader:
             self._error(member, "A step has either run or uses.")
         elif "run" in members and not self._text(members["run"]).strip():
             self._error(members["run"], "The script is empty.")
+        for warning in command_file_warnings(self._text(members["run"]) if "run" in members else ""):
+            self._warn(members["run"], warning)
         if "with" in members and "uses" not in members:
             self._warn(members["with"], "Values of with have no effect in a step without uses.")
         return WorkflowStep(

@@ -232,8 +232,18 @@ WRONG = [
     (workflow(jobs="  a: {runs-on: '', steps: [run: y]}\n"), "jobs.a.runs-on", 3, "1 to 100"),
     (workflow(jobs="  a: {runs-on: 'x y', steps: [run: y]}\n"), "jobs.a.runs-on", 3, "1 to 100"),
     (workflow(jobs="  a: {runs-on: " + "x" * 101 + ", steps: [run: y]}\n"), "jobs.a.runs-on", 3, "1 to 100"),
-    (workflow(jobs="  a: {runs-on: '${{ vars.A }}', steps: [run: y]}\n"), "jobs.a.runs-on", 3, "1 to 100"),
-    (workflow(job="    strategy: {matrix: {a: [1]}}\n"), "jobs.a.strategy", 5, "unknown"),
+    (workflow(jobs="  a: {runs-on: '${{ matrix.os }}', steps: [run: y]}\n"), "jobs.a.runs-on", 3, "An expression in runs-on is not supported yet. Write the label"),
+    (workflow(job="    strategy: {matrix: {a: [1]}}\n"), "jobs.a.strategy", 5, "unknown. A matrix is not supported yet. Write a job for each"),
+    (workflow(step="{run: 'x ${{ matrix.python-version }}'}"), "jobs.a.steps[0].run", 6, "'matrix' does not exist here: a matrix is not supported yet. Write a job"),
+    (workflow(step="{run: x, env: {A: \"${{ matrix['a'] }}\"}}"), "jobs.a.steps[0].env.A", 6, "a matrix is not supported yet"),
+    (workflow(step="{run: '${{ steps.my-step.outputs.x }}'}"), "jobs.a.steps[0].run", 6, "outputs of steps are not supported yet. Write the value into a file"),
+    (workflow(job="    if: needs.build-it.result == 'success'\n"), "jobs.a.if", 5, "In the if of a job write success()"),
+    (workflow(step="{run: '${{ inputs.dry-run }}'}"), "jobs.a.steps[0].run", 6, "write shithub.event.inputs.NAME"),
+    (workflow(step="{run: '${{ shithub.event.inputs.dry-run }}'}"), "jobs.a.steps[0].run", 6, "A name here has no '-'"),
+    (workflow(step="{run: x, if: shithub.event.number > 3}"), "jobs.a.steps[0].if", 6, "operators < and > are not supported"),
+    (workflow(step="{run: x, if: 'vars.A == 3'}"), "jobs.a.steps[0].if", 6, "Numbers are not supported. Write a text in single quotes"),
+    (workflow(step="{run: x, if: 'vars.A == \"b\"'}"), "jobs.a.steps[0].if", 6, "Write texts in single quotes"),
+    (workflow(step="{run: x, if: 'vars.A ; b'}"), "jobs.a.steps[0].if", 6, "Unexpected character ';' at character 8."),
     (workflow(job="    container: x\n"), "jobs.a.container", 5, "unknown"),
     (workflow(job="    timeout-minutes: 0\n"), "jobs.a.timeout-minutes", 5, "1 to 4320"),
     (workflow(job="    timeout-minutes: 4321\n"), "jobs.a.timeout-minutes", 5, "1 to 4320"),
@@ -284,9 +294,13 @@ def test_a_fault_is_reported_with_path_and_line(text, path, line, message):
         (workflow(step="{uses: actions/setup-python@v5}"), "jobs.a.steps[0].uses", "first generation"),
         (workflow(step="{uses: shithub/upload-artifact@v1}"), "jobs.a.steps[0].uses", "first generation"),
         (workflow(step="{uses: actions/checkout@v4, with: {ref: x}}"), "jobs.a.steps[0].with.ref", "fetch-depth"),
+        (workflow(step="{run: 'echo a=b >> $GITHUB_OUTPUT'}"), "jobs.a.steps[0].run", "GITHUB_OUTPUT has no effect: outputs of steps are not supported yet. Write"),
+        (workflow(step="{run: 'echo a=b >> \"${GITHUB_ENV}\"'}"), "jobs.a.steps[0].run", "GITHUB_ENV has no effect: variables of later steps"),
+        (workflow(step="{run: 'echo ::set-output name=a::b'}"), "jobs.a.steps[0].run", "::set-output has no effect"),
+        (workflow(step="{run: 'cat a >> $GITHUB_STEP_SUMMARY'}"), "jobs.a.steps[0].run", "Print the text: it is in the log"),
         (workflow(step="{run: 'echo ${{ github.sha }}'}"), "jobs.a.steps[0].run", "shithub instead of github"),
     ],
-)
+)  # fmt: skip
 def test_a_warning_prevents_no_run(text, path, message):
     found = parsed(text)
     assert found.workflow is not None

@@ -1,0 +1,88 @@
+"""Names the constructs of GitHub Actions that are not supported, and says what to write instead."""
+
+import re
+from typing import Final
+
+_NO_MATRIX: Final = "a matrix is not supported yet. Write a job for each combination, with its values in env."
+_NO_OUTPUTS: Final = "outputs of jobs are not supported yet. Pass the values as a file of an artifact."
+_NO_CONTAINERS: Final = "containers are not supported yet. Start in a step what the job needs."
+_NO_REUSE: Final = "reusable workflows are not supported yet. Copy their jobs into this file."
+_NO_IGNORE: Final = "patterns that exclude are written in {}, with a leading '!'."
+
+CONTEXTS: Final = {
+    "matrix": _NO_MATRIX,
+    "strategy": _NO_MATRIX,
+    "needs": f"{_NO_OUTPUTS} In the if of a job write success(), failure() or always().",
+    "steps": "outputs of steps are not supported yet. Write the value into a file of the workspace, and read it in the later step.",
+    "inputs": "write shithub.event.inputs.NAME.",
+    "runner": "facts of the runner are not supported yet. Ask its shell, as in $(uname -s).",
+    "job": "facts of the job are not supported yet. In an if write success() or failure().",
+    "jobs": _NO_REUSE,
+}
+KEYS: Final = {
+    "strategy": _NO_MATRIX,
+    "outputs": _NO_OUTPUTS,
+    "container": _NO_CONTAINERS,
+    "services": _NO_CONTAINERS,
+    "uses": _NO_REUSE,
+    "with": _NO_REUSE,
+    "secrets": _NO_REUSE,
+    "workflow_call": _NO_REUSE,
+    "defaults": "write working-directory in each step. Scripts run in bash.",
+    "shell": "scripts run in bash. Start another shell in the script.",
+    "environment": "environments are not supported yet. Use the secrets and variables of the repository.",
+    "concurrency": "only the whole file has a group.",
+    "continue-on-error": "only steps have it.",
+    "timeout-minutes": "only jobs have it. Use the command timeout in the script.",
+    "run-name": "write name.",
+    "branches-ignore": _NO_IGNORE.format("branches"),
+    "tags-ignore": _NO_IGNORE.format("tags"),
+    "paths-ignore": _NO_IGNORE.format("paths"),
+}
+_CHARACTERS: Final = (
+    (re.compile(r"[0-9]"), "Numbers are not supported. Write a text in single quotes."),
+    (re.compile(r"[<>]"), "The operators < and > are not supported. Compare in a script."),
+    (re.compile(r"\["), "Indexes are not supported. Write a name after a dot."),
+    (re.compile(r"\*"), "The filter * is not supported. Name one member."),
+    (re.compile(r'"'), "Write texts in single quotes."),
+)
+_CONTEXT: Final = re.compile(rf"\b({'|'.join(CONTEXTS)})\b(?=[ \t]*[.\[])")
+_COMMAND_FILES: Final = re.compile(r"\bGITHUB_(OUTPUT|ENV|PATH|STATE|STEP_SUMMARY)\b|::(set-output|save-state)\b")
+_INSTEAD_OF_COMMAND_FILES: Final = {
+    "OUTPUT": CONTEXTS["steps"],
+    "set-output": CONTEXTS["steps"],
+    "ENV": "variables of later steps are not supported yet. Write them in env, or into a file that later steps read.",
+    "PATH": "paths of later steps are not supported yet. Write the whole path of the program.",
+    "STATE": "actions of this repository are not supported yet.",
+    "save-state": "actions of this repository are not supported yet.",
+    "STEP_SUMMARY": "summaries are not supported yet. Print the text: it is in the log.",
+}
+RUNS_ON: Final = (
+    "An expression in runs-on is not supported yet. Write the label of the runners. For several labels write a job for "
+    "each."
+)
+
+
+def unsupported_context(name: str) -> str | None:
+    """Return the error of an expression that uses this context, or None if it is none of GitHub Actions."""
+    return f"{name!a} does not exist here: {CONTEXTS[name]}" if name in CONTEXTS else None
+
+
+def unsupported_character(source: str, place: int) -> str:
+    """Return the error of an expression with a character that begins no token."""
+    if context := _CONTEXT.search(source):
+        return f"{context[1]!a} does not exist here: {CONTEXTS[context[1]]}"
+    reason = next((reason for pattern, reason in _CHARACTERS if pattern.match(source[place])), "")
+    return f"Unexpected character {source[place]!a} at character {place + 1}. {reason}".rstrip()
+
+
+def unsupported_key(key: str) -> str:
+    """Return the beginning of the error of an unknown key."""
+    hint = KEYS.get(key, "")
+    return f"This key is unknown. {hint[:1].upper()}{hint[1:]}".rstrip()
+
+
+def command_file_warnings(script: str) -> list[str]:
+    """Return a warning for each file or command by which a script hands values to later steps in GitHub Actions."""
+    found = dict.fromkeys((match[0], match[1] or match[2]) for match in _COMMAND_FILES.finditer(script))
+    return [f"{text} has no effect: {_INSTEAD_OF_COMMAND_FILES[name]}" for text, name in found]
