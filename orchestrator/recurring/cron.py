@@ -9,6 +9,8 @@ from zoneinfo import ZoneInfo, available_timezones
 
 from cronsim import CronSim, CronSimError
 
+from runtime_jobs.workflows.schedules import CRON_WORDS, oversized_step
+
 FIELDS = 5
 # `last` reads forward from ever earlier times, so that it reads few times more than it returns.
 _LOOKBACKS = tuple(timedelta(hours=hours) for hours in (1, 6, 24, 7 * 24, 31 * 24, 366 * 24))
@@ -30,7 +32,7 @@ class CronError(ValueError):
 
 @dataclass(frozen=True)
 class CronTimes:
-    """The times of a cron expression with five fields.
+    """The times of a cron expression with five fields, or of a word such as `@daily`.
 
     A time that a change to summer time leaves out is replaced by the end of the change. A time that a change to winter
     time repeats counts once, the first time. An expression whose minute or hour begins with `*` follows the clock.
@@ -57,12 +59,18 @@ class CronTimes:
         """
         if time_zone not in _zones():
             raise CronError("time_zone", "Must be a name of the IANA time zone database, such as Europe/Berlin.")
-        fields = len(expression.split())
-        if fields != FIELDS:
+        source = " ".join(expression.split())
+        if source.lower() in CRON_WORDS:
+            source = source.lower()
+        fields = CRON_WORDS.get(source, source).split()
+        if len(fields) != FIELDS:
+            names = "minute, hour, day of month, month, day of week"
             raise CronError(
-                "cron", f"Must have five fields: minute, hour, day of month, month, day of week; this has {fields}."
+                "cron", f"Must have five fields: {names}; or be a word such as @daily; this has {len(fields)}."
             )
-        times = cls(" ".join(expression.split()), time_zone)
+        if error := oversized_step(fields):
+            raise CronError("cron", f"Is wrong: {error}")
+        times = cls(source, time_zone)
         try:
             first = times.next_after(now)
         except CronSimError as error:
@@ -74,7 +82,8 @@ class CronTimes:
     def after(self, timestamp: datetime) -> Iterator[datetime]:
         """Yield the times after a timestamp in their order, in UTC."""
         latest = timestamp
-        for local in CronSim(self.expression, timestamp.astimezone(self._zone)):
+        expression = CRON_WORDS.get(self.expression, self.expression)
+        for local in CronSim(expression, timestamp.astimezone(self._zone)):
             time = local.astimezone(UTC)
             if time > latest:  # an hour that is repeated begins with times of its first passage
                 latest = time
@@ -120,4 +129,5 @@ class CronTimes:
 
 @cache
 def _zones() -> frozenset[str]:
-    return frozenset(available_timezones())
+    # Two files are no zones: `localtime` is that of the machine, and `Factory` is that of a machine without one.
+    return frozenset(available_timezones() - {"localtime", "Factory"})

@@ -22,7 +22,7 @@ from runtime_jobs.models import Repository, WorkflowEvent, WorkflowSchedule, Wor
 from runtime_jobs.models.workflow_runs import MAX_TRIGGER_ID
 from runtime_jobs.workflows.document import Workflow
 from runtime_jobs.workflows.matching import TriggerEvent, is_triggered
-from runtime_jobs.workflows.schedules import CronSchedule
+from runtime_jobs.workflows.schedules import CronSchedule, ScheduleError
 
 log = logging.getLogger(__name__)
 
@@ -125,7 +125,10 @@ def _fire(row: WorkflowSchedule, present: datetime) -> None:
         is_known = isinstance(error, RepositoryError | LifecycleError)
         message = "the schedule of %s in %s is left out: %s"
         log.warning(message, row.workflow_file, row.repository, error, exc_info=not is_known)
-    next_at = CronSchedule.parse(row.cron).next_after(present)
+    try:
+        next_at = CronSchedule.parse(row.cron).next_after(present)
+    except ScheduleError:  # it was stored when such a step was still accepted
+        next_at = None
     following = WorkflowSchedule.objects.filter(pk=row.pk, next_at=row.next_at)
     if next_at is None:
         following.delete()

@@ -1,7 +1,8 @@
-"""Schedules of workflows: cron expressions of five fields, in UTC."""
+"""Schedules of workflows: cron expressions of five fields, or words for them, in UTC."""
 
 import calendar
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -27,6 +28,18 @@ class _CronField:
     high: int
     words: tuple[str, ...] = ()
 
+
+# What cron reads for these words.
+CRON_WORDS = {
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+    "@monthly": "0 0 1 * *",
+    "@weekly": "0 0 * * 0",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@hourly": "0 * * * *",
+}
+_STEP = re.compile(r"/0*([0-9]+)\Z", re.ASCII)
 
 _FIELDS = (
     _CronField("minute", 0, 59),
@@ -70,16 +83,21 @@ class CronSchedule:
         """
         if len(text) > MAX_SOURCE:
             raise ScheduleError(f"The schedule has {len(text)} characters. At most {MAX_SOURCE} are allowed.")
-        parts = text.split()
+        source = " ".join(text.split())
+        if source.lower() in CRON_WORDS:
+            source = source.lower()
+        parts = CRON_WORDS.get(source, source).split()
         if len(parts) != len(_FIELDS):
             raise ScheduleError(
                 f"A schedule has five fields: {', '.join(field.name for field in _FIELDS)}. This one has {len(parts)}."
             )
+        if error := oversized_step(parts):
+            raise ScheduleError(error)
         minutes, hours, days, months, weekdays = (
             _values(part, field) for part, field in zip(parts, _FIELDS, strict=True)
         )
         schedule = cls(
-            source=" ".join(parts),
+            source=source,
             minutes=tuple(sorted(minutes)),
             hours=tuple(sorted(hours)),
             days=days,
@@ -119,6 +137,21 @@ class CronSchedule:
         if self.is_either_day:
             return day in self.days or weekday in self.weekdays
         return day in self.days and weekday in self.weekdays
+
+
+def oversized_step(parts: Sequence[str]) -> str | None:
+    """Return the error of the first step that is larger than its field, or None. Such a step has no effect in cron.
+
+    Args:
+        parts: The five fields.
+    """
+    for field, text in zip(_FIELDS, parts, strict=True):
+        size = len(field.words) or field.high - field.low + 1
+        for part in text.split(","):
+            found = _STEP.search(part)
+            if found is not None and (len(found[1]) > 2 or int(found[1]) > size):
+                return f"{field.name}: the step of {part[:20]!a} is larger than {size}."
+    return None
 
 
 def _values(text: str, field: _CronField) -> frozenset[int]:

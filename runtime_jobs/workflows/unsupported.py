@@ -13,7 +13,7 @@ CONTEXTS: Final = {
     "matrix": _NO_MATRIX,
     "strategy": _NO_MATRIX,
     "needs": f"{_NO_OUTPUTS} In the if of a job write success(), failure() or always().",
-    "steps": "outputs of steps are not supported yet. Write the value into a file of the workspace, and read it in the later step.",
+    "steps": "outputs of steps are not supported yet. Write the value into a file, and read it in the later step.",
     "inputs": "write shithub.event.inputs.NAME.",
     "runner": "facts of the runner are not supported yet. Ask its shell, as in $(uname -s).",
     "job": "facts of the job are not supported yet. In an if write success() or failure().",

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.recurring.cron import CronError, CronTimes
+from runtime_jobs.workflows.schedules import CronSchedule
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 BERLIN = "Europe/Berlin"
@@ -57,7 +58,8 @@ def test_an_expression_that_never_fires_is_refused(expression):
 
 @pytest.mark.parametrize(
     "expression",
-    ["", "* * * *", "* * * * * *", "@daily", "60 * * * *", "* 24 * * *", "* * 0 * *", "* * * 13 *", "*/0 * * * *",
+    ["", "* * * *", "* * * * * *", "@reboot", "@Daily @daily", "60 * * * *", "* 24 * * *", "* * 0 * *", "* * * 13 *", "*/0 * * * *",
+     "*/61 * * * *", "1-5/61 * * * *", "0 */25 * * *", "0 0 */32 * *", "0 0 1 */13 *", "0 0 * * */8", "*/061 * * * *",
      "5-1 * * * *", "a * * * *", "* * * * MON#6", "-1 * * * *", "1,, * * * *", "\u0661 * * * *", "9" * 150 + " * * * *"],
 )  # fmt: skip
 def test_a_wrong_expression_is_refused(expression):
@@ -66,11 +68,27 @@ def test_a_wrong_expression_is_refused(expression):
     assert refusal.value.field == "cron"
 
 
-@pytest.mark.parametrize("zone", ["", "Mars/Olympus", "../../etc/passwd", "/etc/localtime", "europe/berlin", "UTC\0"])
+@pytest.mark.parametrize(
+    "zone", ["", "Mars/Olympus", "../../etc/passwd", "/etc/localtime", "europe/berlin", "UTC\0", "localtime", "Factory"]
+)
 def test_an_unknown_zone_is_refused(zone):
     with pytest.raises(CronError) as refusal:
         times("* * * * *", zone)
     assert refusal.value.field == "time_zone"
+
+
+def test_a_word_is_the_expression_that_cron_reads_for_it():
+    words = {
+        "@yearly": "0 0 1 1 *", "@annually": "0 0 1 1 *", "@monthly": "0 0 1 * *", "@weekly": "0 0 * * 0",
+        "@daily": "0 0 * * *", "@midnight": "0 0 * * *", " @Hourly ": "0 * * * *",
+    }  # fmt: skip
+    for word, expression in words.items():
+        found = times(word, BERLIN)
+        assert found.expression == word.strip().lower()
+        assert found.upcoming(NOW, 3) == times(expression, BERLIN).upcoming(NOW, 3)
+        schedule = CronSchedule.parse(word)
+        assert schedule.source == word.strip().lower()
+        assert schedule.next_after(NOW) == CronSchedule.parse(expression).next_after(NOW)
 
 
 def test_days_that_few_years_have_are_found():

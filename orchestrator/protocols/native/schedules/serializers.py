@@ -44,7 +44,7 @@ class ScheduleTermsInput(StrictSerializer):
 def _cron(**kwargs: Any) -> StrictCharField:
     return StrictCharField(
         max_length=MAX_CRON_LENGTH,
-        help_text="Minute, hour, day of month, month, day of week, as Debian's cron; also `L`, `LW` and `#`.",
+        help_text="Minute, hour, day of month, month, day of week, as Debian's cron; also `L`, `LW`, `#` and `@daily`.",
         **kwargs,
     )
 
