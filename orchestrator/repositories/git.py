@@ -140,7 +140,7 @@ def run_git(
             kill_group(process.pid)  # unreaped until here, so that no other group has this number
         code = process.wait()
     if code != 0:
-        raise GitFailed(f"git {arguments[0]}: {_readable(message, [(str(git_dir), 'the mirror'), *hidden])}")
+        raise GitFailed(f"git {arguments[0]}: {readable_message(message, [(str(git_dir), 'the mirror'), *hidden])}")
     return output
 
 
@@ -186,8 +186,8 @@ def _read(
     return b"".join(blocks), message
 
 
-def _readable(message: bytes, hidden: Sequence[tuple[str, str]]) -> str:
-    """Return git's last message in one line, without control characters and without the hidden texts."""
+def readable_message(message: bytes, hidden: Sequence[tuple[str, str]]) -> str:
+    """Return git's last messages in one line, without control characters and without the hidden texts."""
     text = message.decode(errors="replace")
     for secret, replacement in hidden:
         if secret:

@@ -14,7 +14,7 @@ from typing import IO, Final
 
 from django.conf import settings
 
-from orchestrator.repositories.git import GitLimits, git_command, git_environment, kill_group
+from orchestrator.repositories.git import GitLimits, git_command, git_environment, kill_group, readable_message
 
 log = logging.getLogger(__name__)
 
@@ -74,11 +74,21 @@ class TransferSlots:
         return self._running.total() < settings.GIT_PROCESSES and self._running[client] < share
 
 
+async def is_readable(mirror: Path) -> bool:
+    """Return whether git can serve a repository at all: it lists the refs."""
+    pack = await UploadPack.start(mirror, protocol="", request=None)
+    try:
+        return bool(await pack.read())
+    finally:
+        pack.kill()
+        await pack.wait_killed()
+
+
 class UploadPack:
     """One process of `git upload-pack`."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self._process = process
+    def __init__(self, process: asyncio.subprocess.Process, mirror: Path) -> None:
+        self._process, self._mirror = process, mirror
         self._message = b""
         self._reading_messages = asyncio.create_task(self._read_messages())
 
@@ -104,7 +114,7 @@ class UploadPack:
             limit=BLOCK_BYTES,
             start_new_session=True,
         )
-        return cls(process)
+        return cls(process, mirror)
 
     async def read(self) -> bytes:
         """Return the next bytes of the response; none at its end."""
@@ -116,8 +126,13 @@ class UploadPack:
         code = await self._process.wait()
         await asyncio.wait({self._reading_messages})  # a caller that is canceled does not cancel that task
         if code != 0:
-            log.warning("git upload-pack ended with code %d: %s", code, self._message.decode(errors="replace").strip())
+            log.warning("git upload-pack ended with code %d: %s", code, self.message)
         return code
+
+    @property
+    def message(self) -> str:
+        """What git has printed about its end, in one line and without the path of the mirror."""
+        return readable_message(self._message, [(str(self._mirror), "the mirror")])
 
     def kill(self) -> None:
         """Kill the process and its children, unless it has ended. `wait_killed` waits for their ends.

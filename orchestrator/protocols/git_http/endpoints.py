@@ -11,7 +11,8 @@ import asyncio
 import io
 import logging
 from collections.abc import Awaitable, Callable
-from typing import IO
+from pathlib import Path
+from typing import IO, Final
 from urllib.parse import parse_qs
 
 from django.conf import settings
@@ -40,9 +41,11 @@ from orchestrator.protocols.git_http.wire import (
     read_only,
     service_banner,
 )
-from orchestrator.repositories.upload_pack import NoSlot, TransferSlots, UploadPack
+from orchestrator.repositories.upload_pack import NoSlot, TransferSlots, UploadPack, is_readable
 
 log = logging.getLogger(__name__)
+
+DIED: Final = 128  # git's exit code for an error that it has a message for
 
 _authorize = release_connection_after(authorize)
 
@@ -132,7 +135,7 @@ class GitServer:
     ) -> None:
         """Send the output of a process, until it ends, the client disconnects, or the time is up."""
         pack = await UploadPack.start(access.mirror, protocol=exchange.protocol, request=request)
-        sending = asyncio.ensure_future(_send_all(pack, exchange, media_type, banner))
+        sending = asyncio.ensure_future(_send_all(pack, exchange, access.mirror, media_type, banner))
         disconnected = asyncio.ensure_future(exchange.wait_disconnected())
         try:
             seconds = settings.GIT_TRANSFER_SECONDS
@@ -156,9 +159,11 @@ async def _refuse_push(exchange: "_Exchange") -> None:
     raise read_only()
 
 
-async def _send_all(pack: UploadPack, exchange: "_Exchange", media_type: str, banner: bytes) -> None:
+async def _send_all(pack: UploadPack, exchange: "_Exchange", mirror: Path, media_type: str, banner: bytes) -> None:
     block = await pack.read()
-    if not block and await pack.end() != 0:
+    if not block and (code := await pack.end()) != 0:
+        if code == DIED and await is_readable(mirror):
+            raise GitRefusal(400, f"The request is not understood: {pack.message}.")
         raise GitRefusal(500, "The repository cannot be read. The log of the server has the reason.")
     await exchange.start(200, {"Content-Type": media_type, **NO_CACHE})
     await exchange.send_block(banner)

@@ -306,6 +306,48 @@ def test_a_bad_request_is_refused_in_plain_text_and_without_a_redirect(
     assert "Location" not in response.headers
 
 
+WANT = f"0032want {'f' * 40}\n"
+# The version of the protocol, the body of a fetch, and a part of git's own message.
+WRONG_FETCHES = [
+    ("2", "0017command=bundle-uri\n0000", "invalid command 'bundle-uri'"),
+    ("2", "0014command=unknown\n0000", "invalid command 'unknown'"),
+    ("2", "0012command=fetch\n00010015filter blob:none\n0000", "unexpected line: 'filter blob:none'"),
+    ("2", "0014command=ls-refs\n0001000bbadarg\n0000", "unexpected line: 'badarg'"),
+    ("2", "0014command=ls-refs\n001aobject-format=sha256\n0000", "object format"),
+    ("2", "zzzz", "bad line length character: zzzz"),
+    ("2", "0003", "bad line length 3"),
+    ("2", "0012command=\x1b[31m\n0000", "invalid command '?[31m'"),
+    ("0", "0032want", "hung up"),
+    ("0", "0009hello", "expected to get object ID, not 'hello'"),
+    ("0", "0032want COMMIT\n0016deepen everything\n0000", "Invalid deepen"),
+    ("0", "", "hung up"),
+]
+
+
+def test_a_fetch_that_git_does_not_understand_is_400_with_the_message_of_git(server, repository):
+    headers = REQUEST | {"Authorization": basic(api_token(repository.project.organization))}
+    found = []
+    for version, body, message in WRONG_FETCHES:
+        protocol = headers | {"Git-Protocol": f"version={version}"}
+        url = f"{server.url}/acme/web.git/git-upload-pack"
+        sent = body.replace("COMMIT", resolve_ref(repository, "main")).encode()
+        answer = requests.post(url, headers=protocol, data=sent, timeout=60)
+        found.append((body, message, answer.status_code, answer.text))
+    assert [one for one in found if one[2] != 400] == []
+    assert [one for one in found if one[1] not in one[3] or not one[3].strip().isprintable()] == []
+    assert [one for one in found if "mirror" in one[3]] == []
+    # Where git sends an error in its protocol, the client receives it there.
+    answer = requests.post(url, headers=headers, data=f"{WANT}00000009done\n".encode(), timeout=60)
+    assert (answer.status_code, answer.text) == (200, f"0049ERR upload-pack: not our ref {'f' * 40}")
+
+
+def test_a_fetch_from_a_mirror_that_cannot_be_read_is_500_however_wrong_it_is(server, repository):
+    (mirror_path(repository) / "HEAD").unlink()
+    headers = REQUEST | {"Authorization": basic(api_token(repository.project.organization))}
+    answer = requests.post(f"{server.url}/acme/web.git/git-upload-pack", headers=headers, data=b"zzzz", timeout=60)
+    assert answer.status_code == 500
+
+
 @pytest.mark.parametrize("path", ["HEAD", "objects/info/packs", "config", "info/refs/", "git-upload-pack/"])
 def test_other_paths_of_a_repository_do_not_exist(server, repository, path):
     assert requests.get(f"{server.url}/acme/web.git/{path}", timeout=60).status_code == 404
