@@ -3,6 +3,7 @@
 Each change is recorded in the audit log of operators.
 """
 
+from collections.abc import Container
 from datetime import datetime
 from typing import Any
 
@@ -34,7 +35,7 @@ def set_limit(
     actor: Actor,
     reason: str,
     kind: LimitKind = LimitKind.ORGANIZATION,
-    if_version: int | None = None,
+    if_versions: Container[int] | None = None,
     idempotency: IdempotentRequest | None = None,
     source_address: str | None = None,
     now: datetime | None = None,
@@ -51,7 +52,7 @@ def set_limit(
         actor: The client or operator.
         reason: Recorded in the audit log.
         kind: `EMERGENCY` limits the jobs that skip the queue. No other limit applies to them.
-        if_version: The version that the limit must have, 0 for no limit, or None for any.
+        if_versions: The limit must have one of these versions; 0 is no limit. None: any.
         idempotency: The idempotency key of a request that creates a limit.
         source_address: The caller's IP address.
         now: The time of the change; by default the time of the database.
@@ -71,7 +72,7 @@ def set_limit(
         terms,
         actor=actor,
         reason=reason,
-        if_version=if_version,
+        if_versions=if_versions,
         idempotency=idempotency,
         source_address=source_address,
         now=now,
@@ -87,7 +88,7 @@ def set_project_limit(
     max_active: int | None,
     actor: Actor,
     reason: str,
-    if_version: int | None = None,
+    if_versions: Container[int] | None = None,
     idempotency: IdempotentRequest | None = None,
     source_address: str | None = None,
     now: datetime | None = None,
@@ -103,7 +104,7 @@ def set_project_limit(
         max_active: The maximum number of running jobs, or None to remove the limit.
         actor: The client or operator.
         reason: Recorded in the audit log.
-        if_version: The version that the limit must have, 0 for no limit, or None for any.
+        if_versions: The limit must have one of these versions; 0 is no limit. None: any.
         idempotency: The idempotency key of a request that creates a limit.
         source_address: The caller's IP address.
         now: The time of the change; by default the time of the database.
@@ -123,7 +124,7 @@ def set_project_limit(
         terms,
         actor=actor,
         reason=reason,
-        if_version=if_version,
+        if_versions=if_versions,
         idempotency=idempotency,
         source_address=source_address,
         now=now,
@@ -140,7 +141,7 @@ def set_rate(
     burst: int = 1,
     actor: Actor,
     reason: str,
-    if_version: int | None = None,
+    if_versions: Container[int] | None = None,
     idempotency: IdempotentRequest | None = None,
     source_address: str | None = None,
     now: datetime | None = None,
@@ -155,7 +156,7 @@ def set_rate(
         burst: The maximum number of starts at once.
         actor: The client or operator.
         reason: Recorded in the audit log.
-        if_version: The version that the limit must have, 0 for no limit, or None for any.
+        if_versions: The limit must have one of these versions; 0 is no limit. None: any.
         idempotency: The idempotency key of a request that creates a limit.
         source_address: The caller's IP address.
         now: The time of the change; by default the time of the database.
@@ -175,7 +176,7 @@ def set_rate(
         terms,
         actor=actor,
         reason=reason,
-        if_version=if_version,
+        if_versions=if_versions,
         idempotency=idempotency,
         source_address=source_address,
         now=now,
@@ -386,7 +387,7 @@ def apply_limit_change(
     actor: Actor,
     reason: str,
     source_address: str | None,
-    if_version: int | None = None,
+    if_versions: Container[int] | None = None,
     idempotency: IdempotentRequest | None = None,
     now: datetime | None = None,
 ) -> Limit | None:
@@ -400,7 +401,7 @@ def apply_limit_change(
         actor: The client, operator or scheduler.
         reason: Recorded in the audit log.
         source_address: The caller's IP address.
-        if_version: The version that the limit must have, 0 for no limit, or None for any.
+        if_versions: The limit must have one of these versions; 0 is no limit. None: any.
         idempotency: The idempotency key of a request that creates a limit.
         now: The time of the change; by default the time of the database.
 
@@ -416,8 +417,8 @@ def apply_limit_change(
     before = subject.limit(kind)
     require_allowed(kind, before, actor)
     version = before.version if before else 0
-    if if_version is not None and if_version != version:
-        message = f"The limit has version {version}, not {if_version}. Read it again."
+    if if_versions is not None and version not in if_versions:
+        message = f'The limit has version {version}: If-Match must be "{version}", without W/. Read the limit again.'
         raise VersionConflict(message, version=version)
     limit = change_limit(uow, kind, subject, terms, actor=actor, now=now)
     if limit is not None and idempotency:

@@ -1,6 +1,6 @@
 """Changes a quota: the concurrency, rate and emergency limits of one organization and job type at once."""
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -34,7 +34,7 @@ def set_quota(
     changes: Mapping[str, int | None],
     actor: Actor,
     reason: str = "",
-    if_version: str | None = None,
+    if_versions: Container[str] | None = None,
     source_address: str | None = None,
     now: datetime | None = None,
 ) -> Quota:
@@ -49,7 +49,7 @@ def set_quota(
         changes: The new values by the names in `FIELDS`. A field that is missing stays; None removes the limit.
         actor: The client or operator.
         reason: Recorded in the audit log, and displayed to those whose jobs wait.
-        if_version: The version that the quota must have, or None for any.
+        if_versions: The quota must have one of these versions. None: any.
         source_address: The caller's IP address.
         now: The time of the change; by default the time of the database.
 
@@ -66,8 +66,8 @@ def set_quota(
     before = read_quota(org_slug, job_type)
     for kind in {FIELDS[name]: None for name in changes}:
         require_allowed(kind, before.limits.get(kind), actor)
-    if if_version is not None and if_version != before.version:
-        message = f"The quota has version {before.version}, not {if_version}. Read it again."
+    if if_versions is not None and (version := before.version) not in if_versions:
+        message = f'The quota has version {version}: If-Match must be "{version}", without W/. Read the quota again.'
         raise VersionConflict(message, version=before.version)
     changed = _terms_by_kind(before, changes, reason)
     if not changed:

@@ -1,6 +1,7 @@
 """Parses request headers: idempotency keys, versions, fences, worker sessions."""
 
 import re
+from collections.abc import Container
 from typing import Any
 
 from orchestrator.http.api.calls import AuthenticatedRequest
@@ -10,8 +11,11 @@ from orchestrator.services.idempotency import IdempotentRequest, fingerprint_of
 LEASE_FENCE = "Lease-Fence"
 FENCE_PATTERN = "[0-9]{1,18}"
 KEY_PATTERN = "[ -~]{1,255}"
-VERSION_PATTERN = '"[0-9]{1,9}"'
-TAG_PATTERN = '"[!#-~]{1,80}"'
+_ETAG = r'(?:W/)?"[!#-~]*"'
+IF_MATCH_PATTERN = rf"[ \t]*\*[ \t]*|[ \t,]*{_ETAG}(?:[ \t]*,[ \t,]*{_ETAG})*[ \t,]*"
+_ENTITY_TAG = re.compile(r'(W/)?"([!#-~]*)"')
+_VERSION = re.compile(r"0|[1-9][0-9]{0,8}")
+_EXISTING = range(1, 10**9)  # versions
 SESSION_PATTERN = "[0-7][0-9A-HJKMNP-TV-Za-hjkmnp-tv-z]{25}"
 
 
@@ -30,25 +34,22 @@ def idempotent_request(request: AuthenticatedRequest, operation: str, body: Any)
     return IdempotentRequest(request.user.key, operation, key, fingerprint_of(body))
 
 
-def if_match_version(request: AuthenticatedRequest) -> int:
-    """Return the version in `If-Match`.
+def if_match_versions(request: AuthenticatedRequest) -> Container[int]:
+    """Return the versions in `If-Match`; all that a resource can have for `*`.
 
     Raises:
         ApiError: `precondition_required` without the header, `invalid` for a wrong value.
     """
-    return int(_if_match(request, VERSION_PATTERN, '"3"'))
+    tags = if_match_tags(request)
+    return _EXISTING if tags is None else {int(tag) for tag in tags if _VERSION.fullmatch(tag)}
 
 
-def if_match_tag(request: AuthenticatedRequest) -> str:
-    """Return the entity tag in `If-Match`, of a resource whose version is a text.
+def if_match_tags(request: AuthenticatedRequest) -> frozenset[str] | None:
+    """Return the strong entity tags in `If-Match`, or None for `*`. A weak one matches nothing (RFC 9110, 13.1.1).
 
     Raises:
         ApiError: `precondition_required` without the header, `invalid` for a wrong value.
     """
-    return _if_match(request, TAG_PATTERN, '"17.3-18.1"')
-
-
-def _if_match(request: AuthenticatedRequest, pattern: str, example: str) -> str:
     text = request.headers.get("If-Match")
     if text is None:
         raise ApiError(
@@ -56,10 +57,10 @@ def _if_match(request: AuthenticatedRequest, pattern: str, example: str) -> str:
             "precondition_required",
             "If-Match: this header is required. Send the ETag of the version that you read.",
         )
-    if not re.fullmatch(pattern, text):
-        detail = f"If-Match: must be one ETag as in a response, such as {example}."
+    if not re.fullmatch(IF_MATCH_PATTERN, text):
+        detail = 'If-Match: must be ETags as in a response, such as "3", or * for any version.'
         raise ApiError(400, "invalid", detail, errors={"If-Match": [detail]})
-    return text.strip('"')
+    return None if text.strip() == "*" else frozenset(tag for weak, tag in _ENTITY_TAG.findall(text) if not weak)
 
 
 def lease_fence(request: AuthenticatedRequest) -> int | None:

@@ -123,7 +123,9 @@ CODES: dict[str, ErrorCode] = {
     "run_mismatch": ErrorCode(409, "The run was uploaded under another lease of the job. Upload it under this lease."),
     "length_required": ErrorCode(411, "The body has no Content-Length."),
     "version_conflict": ErrorCode(
-        412, "`If-Match` names an older version; `version` is the current one. Read the resource, then repeat."
+        412,
+        "`If-Match` names another version, or a weak `ETag`; `version` is the current one. Read the resource, then "
+        "repeat.",
     ),
     "payload_too_large": ErrorCode(413, "The body has more than `limit` bytes."),
     "unsupported_media_type": ErrorCode(415, "The body is not `application/json`, or it is compressed."),

@@ -21,9 +21,9 @@ def project(db):
     return ProjectFactory(organization=OrganizationFactory(slug=ORG))
 
 
-def change(actor=ALICE, *, if_version=None, job_type="*", **changes):
+def change(actor=ALICE, *, if_versions=None, job_type="*", **changes):
     return services.set_quota(
-        org_slug=ORG, job_type=job_type, changes=changes, actor=actor, reason="test", if_version=if_version
+        org_slug=ORG, job_type=job_type, changes=changes, actor=actor, reason="test", if_versions=if_versions
     )
 
 
@@ -118,10 +118,10 @@ class TestVersions:
         old = change(max_active=1).version
         current = change(max_active=2).version
         with pytest.raises(VersionConflict) as refusal:
-            change(max_active=3, if_version=old)
+            change(max_active=3, if_versions={old})
         assert refusal.value.facts == {"version": current}
         assert terms() == {"organization": (2, None, None)}
-        change(max_active=3, if_version=current)
+        change(max_active=3, if_versions={current})
         assert terms() == {"organization": (3, None, None)}
 
 
@@ -132,7 +132,7 @@ class TestRaces:
         version = change(max_active=100, per_hour=100).version
         answers = together(
             *(
-                lambda number=number: change(max_active=number, per_hour=number, if_version=version)
+                lambda number=number: change(max_active=number, per_hour=number, if_versions={version})
                 for number in range(1, 9)
             )
         )
@@ -148,7 +148,7 @@ class TestRaces:
         with connection.cursor() as cursor:
             cursor.execute("SELECT pg_advisory_lock(4, hashtext(%s))", [ORG])
         try:
-            waiting = _waiting_change(max_active=2, if_version=version)
+            waiting = _waiting_change(max_active=2, if_versions={version})
             Limit.objects.filter(org_slug=ORG).update(version=7)
         finally:
             with connection.cursor() as cursor:

@@ -240,11 +240,11 @@ class TestThrottles:
 
 class TestVersions:
     def test_a_change_of_what_was_changed_meanwhile_is_refused(self, project):
-        first = services.set_limit(org_slug=ORG, max_active=3, if_version=0, **WHY)
-        second = services.set_limit(org_slug=ORG, max_active=4, if_version=first.version, **WHY)
+        first = services.set_limit(org_slug=ORG, max_active=3, if_versions={0}, **WHY)
+        second = services.set_limit(org_slug=ORG, max_active=4, if_versions={first.version}, **WHY)
         assert (first.version, second.version) == (1, 2)
         with pytest.raises(VersionConflict) as refused:
-            services.set_limit(org_slug=ORG, max_active=5, if_version=first.version, **WHY)
+            services.set_limit(org_slug=ORG, max_active=5, if_versions={first.version}, **WHY)
         assert refused.value.facts == {"version": 2}
         assert Limit.objects.get().max_active == 4
 
@@ -255,7 +255,7 @@ def test_of_two_changes_of_one_version_at_once_one_is_refused():
     version = services.set_limit(org_slug=ORG, max_active=1, **WHY).version
     for _ in range(10):
         changes = [
-            lambda most=most, seen=version: services.set_limit(org_slug=ORG, max_active=most, if_version=seen, **WHY)
+            lambda most=most, seen=version: services.set_limit(org_slug=ORG, max_active=most, if_versions={seen}, **WHY)
             for most in (2, 3)
         ]
         answers = together(*changes)

@@ -5,7 +5,7 @@ from typing import Any
 
 from drf_spectacular.utils import OpenApiExample, OpenApiParameter, OpenApiResponse
 
-from orchestrator.http.api.headers import VERSION_PATTERN
+from orchestrator.http.api.headers import IF_MATCH_PATTERN
 from orchestrator.http.api.openapi import operation_docs
 from orchestrator.protocols.native.limits import serializers
 from orchestrator.protocols.native.openapi import (
@@ -30,9 +30,10 @@ REASON = OpenApiParameter(
 )
 IF_MATCH = OpenApiParameter(
     "If-Match",
-    {"type": "string", "pattern": f"^{VERSION_PATTERN}$"},
+    {"type": "string", "pattern": f"^({IF_MATCH_PATTERN})$"},
     HEADER,
-    description="The ETag of the version to change. Required: without it the response is 428.",
+    description="The ETag of the version to change, several, or `*`. A weak one never matches. Required: without it "
+    "the response is 428.",
 )
 LOCATION = OpenApiParameter(
     "Location", {"type": "string"}, HEADER, required=True, response=[201], description="Path of the new limit."

@@ -13,7 +13,7 @@ from rest_framework.viewsets import GenericViewSet
 
 from leases.models import Limit, LimitKind, LimitScope
 from orchestrator import services
-from orchestrator.http.api.headers import idempotent_request, if_match_version
+from orchestrator.http.api.headers import idempotent_request, if_match_versions
 from orchestrator.http.api.json_parser import body_of
 from orchestrator.http.api.query_parameters import LIST_PARAMETERS, StrictQueryMixin, invalid_query
 from orchestrator.http.auth.permissions import HasScope
@@ -107,7 +107,7 @@ class LimitViewSet(StrictQueryMixin, GenericViewSet):
         limit = self._editable_limit(request)
         changed = serializers.require_terms_of_kind(limit.kind, body.validated_data)
         terms = {name: getattr(limit, name) for name in ("max_active", "per_hour", "burst")} | changed
-        return limit_response(_apply(request, _target_of(limit), terms, if_version=if_match_version(request)))
+        return limit_response(_apply(request, _target_of(limit), terms, if_versions=if_match_versions(request)))
 
     @openapi.REMOVE_LIMIT
     def destroy(self, request: Request, limit_id: str) -> Response:
@@ -118,7 +118,7 @@ class LimitViewSet(StrictQueryMixin, GenericViewSet):
                 "reason", f"This parameter is required, with 1 to {serializers.MAX_REASON_LENGTH} characters."
             )
         terms = {"reason": query.validated_data["reason"]}
-        _apply(request, _target_of(self._editable_limit(request)), terms, if_version=if_match_version(request))
+        _apply(request, _target_of(self._editable_limit(request)), terms, if_versions=if_match_versions(request))
         return Response(status=204)
 
     @openapi.PAUSE
@@ -200,7 +200,7 @@ def _create_limit(
     if first := idempotency and idempotency.lookup():
         return _replayed(first)
     try:
-        limit = _apply(request, validated, validated, if_version=0, idempotency=idempotency)
+        limit = _apply(request, validated, validated, if_versions={0}, idempotency=idempotency)
     except VersionConflict:
         if first := idempotency and idempotency.lookup():
             return _replayed(first)  # a concurrent request with the same key

@@ -4,7 +4,7 @@ from typing import Any
 
 from drf_spectacular.utils import OpenApiParameter
 
-from orchestrator.http.api.headers import TAG_PATTERN
+from orchestrator.http.api.headers import IF_MATCH_PATTERN
 from orchestrator.http.api.openapi import operation_docs
 from orchestrator.protocols.stella.openapi import (
     HEADER,
@@ -19,9 +19,10 @@ from orchestrator.protocols.stella.quotas import serializers
 QUOTA_ID = OpenApiParameter("quota_id", {"type": "string"}, PATH, required=True, description="`{tenant}:{jobType}`")
 IF_MATCH = OpenApiParameter(
     "If-Match",
-    {"type": "string", "pattern": f"^{TAG_PATTERN}$"},
+    {"type": "string", "pattern": f"^({IF_MATCH_PATTERN})$"},
     HEADER,
-    description="The ETag, or the `version` in quotes, that you read. Required: without it the response is 428.",
+    description="The ETag, or the `version` in quotes, that you read; several, or `*`. Required: without it the "
+    "response is 428.",
 )
 ETAG = OpenApiParameter(
     "ETag", {"type": "string"}, HEADER, required=True, response=[200], description="The version of the quota."

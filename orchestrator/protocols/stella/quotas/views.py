@@ -8,7 +8,7 @@ from rest_framework.response import Response
 from rest_framework.viewsets import GenericViewSet
 
 from orchestrator import services
-from orchestrator.http.api.headers import if_match_tag
+from orchestrator.http.api.headers import if_match_tags
 from orchestrator.http.api.json_parser import MergePatchParser, StrictJSONParser, body_of
 from orchestrator.http.api.pagination import KeysetPages
 from orchestrator.http.api.query_parameters import LIST_PARAMETERS, StrictQueryMixin, invalid_query
@@ -73,7 +73,7 @@ class TenantQuotaViewSet(StrictQueryMixin, GenericViewSet):
             org_slug=tenant,
             job_type=job_type,
             actor=client_of(request).actor,
-            if_version=if_match_tag(request),
+            if_versions=if_match_tags(request),
             source_address=client_address(request),
             **body.validated_data,
         )

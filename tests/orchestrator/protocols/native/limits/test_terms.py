@@ -66,10 +66,26 @@ class TestLimits:
         path = path_of(ok(alice.post("/v1/limits", AT_ONCE), 201)) + ("?reason=x" if method == "DELETE" else "")
         body = {"max_active": 1, **WHY} if method == "PATCH" else None
         refused(lambda: alice.call(method, path, body), 428, "precondition_required")
-        for wrong in ("1", "*", '"x"', 'W/"1"', '"1", "2"', ""):
+        for wrong in ("1", '"1', "", ",", "*, *", '*, "1"', '"1" x', '"\u00e4"', 'w/"1"'):
             headers = {"If-Match": wrong}
             document = refused(lambda headers=headers: alice.call(method, path, body, **headers), 400, "invalid")
             assert set(document["errors"]) == {"If-Match"}
+        # If-Match compares strongly (RFC 9110, 13.1.1): a weak ETag, which a compressing proxy makes, never matches.
+        for other in ('W/"1"', '"x"', '"2", W/"1"', '""', '"01"', f'"{10**400}"'):
+            headers = {"If-Match": other}
+            document = refused(
+                lambda headers=headers: alice.call(method, path, body, **headers), 412, "version_conflict"
+            )
+            assert document["version"] == 1
+            assert 'If-Match must be "1", without W/' in document["detail"]
+
+    @pytest.mark.parametrize("tags", ["*", '"1"', '"7", "1"', 'W/"1" ,, "1",', '"a,b","1"', " * "])
+    def test_any_version_and_one_of_many_may_be_named(self, alice, tags):
+        shown = ok(alice.post("/v1/limits", AT_ONCE), 201)
+        changed = alice.call("PATCH", path_of(shown), {"max_active": 4, **WHY}, **{"If-Match": tags})
+        assert (ok(changed)["max_active"], changed["ETag"]) == (4, '"2"')
+        removed = alice.call("DELETE", f"{path_of(shown)}?reason=x", **{"If-Match": tags.replace("1", "2")})
+        assert removed.status_code == 204
 
     def test_a_second_one_of_a_kind_is_a_conflict_and_not_a_change(self, alice):
         ok(alice.post("/v1/limits", AT_ONCE), 201)

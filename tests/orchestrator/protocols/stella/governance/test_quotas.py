@@ -175,10 +175,16 @@ class TestChanging:
         body = {"priority": {"emergency": {"maxActive": 5}}}
         refused(lambda: patch(olga, "/api/quotas/demo:runtime", body, "0"), 400, "invalid")
 
-    @pytest.mark.parametrize("tag", ["0", 'W/"0"', "*", '"0", "1"', '""'])
-    def test_another_form_of_if_match_is_refused(self, alice, tag):
-        call = lambda: alice.call("PATCH", ALL, {"maxActive": 1}, **{"If-Match": tag})  # noqa: E731
-        refused(call, 400, "invalid")
+    @pytest.mark.parametrize(
+        ("tag", "status"),
+        [("0", 400), ("", 400), ('W/"0"', 412), ('"1", W/"0"', 412), ('""', 412), ("*", 200), ('"1", "0"', 200)],
+    )
+    def test_if_match_is_any_version_or_a_list_that_is_compared_strongly(self, alice, tag, status):
+        answer = alice.call("PATCH", ALL, {"maxActive": 1}, **{"If-Match": tag})
+        assert answer.status_code == status
+        assert Limit.objects.count() == (status == 200)
+        if status == 412:
+            assert answer.json()["version"] == "0"
 
     def test_json_and_merge_patches_are_read_and_nothing_else(self, alice):
         call = lambda: patch(alice, ALL, {"maxActive": 1}, "0", "application/json-patch+json")  # noqa: E731
