@@ -66,6 +66,17 @@ class IdempotencyKeyField(serializers.UUIDField):
         return found
 
 
+class UnsupportedField(serializers.JSONField):
+    """Member that this server does not support: without content it is ignored, with content it is refused.
+
+    Dropping it would let a regression gate pass whatever the results are.
+    """
+
+    def to_internal_value(self, data: Any) -> None:
+        if any(data.values()) if isinstance(data, dict) else data:
+            raise serializers.ValidationError(f"This server does not support {self.label}. Send the run without them.")
+
+
 def _optional(field: Callable[..., serializers.Field], **options: Any) -> Any:
     return field(required=False, allow_null=True, **options)
 
@@ -139,6 +150,10 @@ class RunInput(LenientSerializer):
         help_text="Output of benchmarks. Required without `image`, ignored with `job`.",
     )
     settings = _optional(RunSettingsInput)
+    thresholds = _optional(UnsupportedField, label="thresholds", help_text="Not supported: with content it is 400.")
+    start_point = _optional(
+        UnsupportedField, label="start points of branches", help_text="Not supported: with content it is 400."
+    )
     context = _optional(serializers.DictField, child=StrictCharField(allow_blank=True))
     idempotency_key = _optional(IdempotencyKeyField)
     spec_reset = _optional(StrictBooleanField, help_text="Do not use the hardware spec of the testbed.")

@@ -1,5 +1,6 @@
 """`POST /v0/run` with a job: each rule of contract 2.11."""
 
+import itertools
 from datetime import timedelta
 from uuid import UUID, uuid4
 
@@ -109,7 +110,19 @@ class TestBody:
         assert not Report.objects.get().metrics.exists()
 
     def test_unknown_members_are_ignored(self, mia, spec):
-        accepted(mia, job_body(spec="two-cores") | {"thresholds": {"x": 1}, "start_point": None, "x": [1]})
+        accepted(mia, job_body(spec="two-cores") | {"thresholds": None, "start_point": None, "x": [1]})
+
+    def test_thresholds_and_start_points_are_refused_and_never_dropped(self, mia, spec, project):
+        """A gate that is dropped in silence lets every regression pass: `bencher run … --err` would exit with 0."""
+        gates = {
+            "thresholds": [{"models": {"latency": {"test": "t_test", "upper_boundary": 0.95}}}, {"reset": True}, [1]],
+            "start_point": [{"branch": "main", "max_versions": 255, "reset": False}, {"reset": True}, "main"],
+        }
+        for name, values in gates.items():
+            for value, body in itertools.product(values, (job_body(spec="two-cores"), direct_body(BMF))):
+                refused(lambda body=body | {name: value}: post_run(mia, body), 400, f"{name}: ", "does not support")
+        for harmless in (None, {}, {"models": None, "reset": None}, {"models": {}, "reset": False}):
+            accepted(mia, job_body(spec="two-cores") | dict.fromkeys(gates, harmless))
 
     @pytest.mark.parametrize(
         "members",
