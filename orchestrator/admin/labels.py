@@ -218,6 +218,7 @@ WAIT_LABELS: dict[str, str] = {
     ReasonCode.SOURCE_ADDRESS_LIMIT: "Source IP limit",
     ReasonCode.RATE_LIMITED: "Rate limited",
     ReasonCode.ALL_WORKERS_BUSY: "Workers busy",
+    ReasonCode.LATE_RESULT: "Late result",
 }
 
 

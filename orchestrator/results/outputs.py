@@ -100,9 +100,17 @@ def output_path(project: UUID | str, name: UUID | str) -> str:
     return f"{project}/output/v0/jobs/{name}"
 
 
-def encode_output(results: Sequence[Any], error: str | None = None) -> bytes:
-    """Return the stored form of the iterations that a runner sent, with its error if the job failed."""
-    return orjson.dumps({"results": list(results)} | ({"error": error} if error is not None else {}))
+def encode_output(results: Sequence[Any], error: str | None = None, *, is_truncated: bool = False) -> bytes:
+    """Return the stored form of the iterations that a runner sent, with its error if the job failed.
+
+    A truncated output is stored for people only: no metrics are read from it.
+    """
+    document: dict[str, Any] = {"results": list(results)}
+    if error is not None:
+        document["error"] = error
+    if is_truncated:
+        document["truncated"] = True
+    return orjson.dumps(document)
 
 
 def result_naming(name: str) -> dict[str, str]:

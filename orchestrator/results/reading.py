@@ -18,7 +18,7 @@ MAX_JSON_SEPARATORS = 2_000_000
 
 
 class UnreadableResult(Exception):
-    """The results of a job cannot be read. The message is for people and contains nothing of the output."""
+    """The results of a job cannot be read. The message is for people and contains no results."""
 
 
 @dataclass(frozen=True)
@@ -40,11 +40,12 @@ def read_body(body: bytes, settings: ReadingSettings) -> list[Results]:
     """Return the metrics in a stored output, one element for each iteration, or one in all with a fold.
 
     Args:
-        body: JSON, `{"results": [iteration, ...], "error"?: text}`.
+        body: JSON, `{"results": [iteration, ...], "error"?: text, "truncated"?: true}`.
         settings: The settings of the report.
 
     Raises:
-        UnreadableResult: A text is in no format of the adapter, or a limit is exceeded.
+        UnreadableResult: The output is truncated, for which `error` has the reason; a text is in no format of the
+            adapter, or a limit is exceeded.
     """
     return read_texts(list(texts_of(_iterations(body))), settings)
 
@@ -111,6 +112,8 @@ def _iterations(body: bytes) -> list[Any]:
     results = document.get("results") if isinstance(document, dict) else None
     if not isinstance(results, list):
         raise UnreadableResult("The stored output has no list of iterations.")
+    if document.get("truncated"):
+        raise UnreadableResult(str(document.get("error")))
     return results
 
 

@@ -5,6 +5,8 @@ from typing import Any
 
 from django.db.models import TextChoices
 
+from runtime_jobs.models import Job
+
 
 class ReasonCode(TextChoices):
     """The codes of reasons."""
@@ -20,6 +22,7 @@ class ReasonCode(TextChoices):
     RATE_LIMITED = "rate_limited"
     ALL_WORKERS_BUSY = "all_workers_busy"
     BEHIND = "behind"
+    LATE_RESULT = "late_result"
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,15 @@ class WaitReason:
     code: ReasonCode
     message: str
     facts: dict[str, Any] = field(default_factory=dict)
+
+
+def late_result_reason(job: Job) -> WaitReason:
+    """Return why a lost job has not ended."""
+    until = job.late_result_at
+    time = f" until {until:%Y-%m-%dT%H:%M:%SZ}" if until else ""
+    cause = job.failure_message or f"The job has no result: {job.failure_reason}."
+    message = f"{cause} A late result of the worker still counts{time}. Without one the job fails."
+    return WaitReason(ReasonCode.LATE_RESULT, message, {"next_at": until})
 
 
 def several(number: int, noun: str) -> str:

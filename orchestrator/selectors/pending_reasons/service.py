@@ -10,7 +10,14 @@ from django.db.models import Exists, OuterRef
 from orchestrator.selectors.pending_reasons import limits, workers
 from orchestrator.selectors.pending_reasons.limits import BlockingLimit
 from orchestrator.selectors.pending_reasons.queries import fetch
-from orchestrator.selectors.pending_reasons.reason import ReasonCode, WaitReason, are, join_words, several
+from orchestrator.selectors.pending_reasons.reason import (
+    ReasonCode,
+    WaitReason,
+    are,
+    join_words,
+    late_result_reason,
+    several,
+)
 from orchestrator.selectors.pending_reasons.workers import WorkerMatch
 from runtime_jobs.models import Dependency, Job, RunHold, WorkflowRun
 from runtime_jobs.specs import JOB_TYPES
@@ -54,6 +61,7 @@ def pending_for(jobs: Sequence[Job]) -> dict[int, PendingState]:
     }
     blocked = _dependency_reasons([job for job in jobs if job.state == JobState.BLOCKED])
     found |= {key: PendingState(reason) for key, reason in blocked.items()}
+    found |= {job.pk: PendingState(late_result_reason(job)) for job in jobs if job.state == JobState.LOST}
     return {job.pk: found.get(job.pk, PendingState()) for job in jobs}
 
 

@@ -136,7 +136,7 @@ class RunnerSockets:
             return None
         connection = scope.get("extensions", {}).get(EXTENSION)
         if isinstance(connection, WebSocketConnection):
-            connection.limit_messages(settings.RUNNER_MESSAGE_LIMIT_BYTES)
+            connection.cut_messages(settings.RUNNER_MESSAGE_LIMIT_BYTES)
         await send({"type": "websocket.accept", "subprotocol": _subprotocol(scope)})
         AccessLogEntry(context, "GET", scope[ROUTE]).record(101)
         return admitted

@@ -8,9 +8,12 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeGuard
 from uuid import UUID
+
+from orchestrator.http.asgi.websocket_protocol import CutText
+from orchestrator.protocols.bencher.channel.cut_json import close_json
 
 DEFAULT_POLL_SECONDS = 30
 MAX_POLL_SECONDS = 900
@@ -63,11 +66,13 @@ class CompletedFrame:
         job: The job; None on the socket of one job.
         iterations: One result for each iteration.
         is_flat: The message had the form of document 002: one result without a list.
+        error: Why the iterations are not all that the runner sent, or empty.
     """
 
     job: UUID | None
     iterations: tuple[Iteration, ...]
     is_flat: bool = False
+    error: str = ""
 
 
 @dataclass(frozen=True)
@@ -113,12 +118,38 @@ def parse_job_frame(text: str) -> Frame:
 
 
 def _parse(text: str, events: dict[str, Callable[[dict[str, Any]], Frame]]) -> Frame:
+    if isinstance(text, CutText):
+        return _parse_cut(text, events)
     message = _load(text)
     event = message.get("event")
     read = events.get(event) if isinstance(event, str) else None
     if read is None:
         raise InvalidFrame("`event` is missing or unknown.")
     return read(message)
+
+
+def _parse_cut(text: CutText, events: dict[str, Callable[[dict[str, Any]], Frame]]) -> Frame:
+    """Return the final message in the beginning of a text: it has the iterations as far as they came.
+
+    Raises:
+        InvalidFrame: It is no final message.
+    """
+    error = (
+        f"The result has {text.size:,} bytes, and this server accepts {text.limit:,} (RUNNER_MESSAGE_LIMIT_BYTES). "
+        "The output was cut there."
+    )
+    try:
+        message = _load(close_json(text))
+        while (results := message.get("results")) and not _is_integer(results[-1].get("exit_code")):
+            results.pop()  # it was cut before its exit code
+        frame = events[message["event"]](message | {"error": error})
+    except (InvalidFrame, AttributeError, KeyError, TypeError):
+        return FailedFrame(None, (), error)  # nothing but a result is so large
+    if isinstance(frame, CompletedFrame):
+        return replace(frame, error=error)
+    if isinstance(frame, FailedFrame):
+        return frame
+    raise InvalidFrame("A message without a result is too large.")
 
 
 def _load(text: str) -> dict[str, Any]:

@@ -174,8 +174,8 @@ class _Output:
         match self._frame:
             case FailedFrame(iterations=iterations, error=error):
                 return encode_output(iterations, error)
-            case CompletedFrame(iterations=iterations):
-                return encode_output(iterations)
+            case CompletedFrame(iterations=iterations, error=error):
+                return encode_output(iterations, error or None, is_truncated=bool(error))
         return encode_output(())
 
     @cached_property

@@ -372,7 +372,7 @@ class ChannelSession(RunnerSession):
 
     def _receive_idle(self, frame: Frame | None, now: float) -> Effects:
         match frame:
-            case None:
+            case None | FailedFrame(job=None):  # the beginning of a message that names no job
                 return self._drop()
             case ReadyFrame(poll_seconds, version):
                 self.phase, self._poll_until = Phase.POLLING, now + poll_seconds

@@ -23,11 +23,12 @@ from orchestrator.protocols.bencher.projects import readable_project
 from orchestrator.protocols.bencher.resource_ids import parse_uuid
 from orchestrator.protocols.bencher.states import JOB_STATUSES, BencherStatus, job_status
 from orchestrator.results.outputs import output_name, read_output
+from orchestrator.selectors.pending_reasons.reason import late_result_reason
 from runtime_jobs.errors import NotFound
 from runtime_jobs.identifiers import public_id_of
 from runtime_jobs.models import Job, Project
 from runtime_jobs.specs import OCI, spec_uuid_of
-from runtime_jobs.states import LEASED_STATES, FailureReason
+from runtime_jobs.states import LEASED_STATES, FailureReason, JobState
 from workers.models import HardwareSpec
 
 log = logging.getLogger(__name__)
@@ -118,13 +119,31 @@ def _serialize(jobs: list[Job]) -> list[dict[str, Any]]:
 
 
 def _output(project: Project, job: Job) -> dict[str, Any]:
-    """Return the output as the store has it. A store that fails, or holds no JSON, costs only this member."""
+    """Return the output, with the reason of a failure if the runner has sent none; that needs no stored output.
+
+    A store that fails, or holds no JSON, costs only the results.
+    """
+    body, document = _stored_output(project, job)
+    error = _failure_text(job)
+    if not error or document.get("error"):
+        return {} if body is None else {"output": orjson.Fragment(body)}
+    return {"output": orjson.Fragment(orjson.dumps({"results": [], **document, "error": error}))}
+
+
+def _stored_output(project: Project, job: Job) -> tuple[bytes | None, dict[str, Any]]:
+    """Return the bytes that the store has, and their content; None and nothing if it has none that can be read."""
     try:
         name = output_name(job)
         body = None if name is None else read_output(project.uuid, name)
-        if body is not None:
-            orjson.loads(body)
+        document = {} if body is None else orjson.loads(body)
     except Exception:  # each kind of store has errors of its own
         log.exception("the output of job %s cannot be read", job.job_ulid)
-        return {}
-    return {} if body is None else {"output": orjson.Fragment(body)}
+        return None, {}
+    return body, document if isinstance(document, dict) else {}
+
+
+def _failure_text(job: Job) -> str:
+    """Return why a job has failed or was canceled, or empty. A lost job has the reason why it has not ended."""
+    if job.state == JobState.LOST:
+        return late_result_reason(job).message
+    return (job.cancel_message if job.state == JobState.CANCELED else job.failure_message) or ""

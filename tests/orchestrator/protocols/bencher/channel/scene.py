@@ -11,7 +11,7 @@ from orchestrator import services
 from orchestrator.protocols.bencher.channel.claims import claim_for_runner
 from orchestrator.protocols.bencher.channel.operations import leased_job
 from orchestrator.protocols.bencher.channel.session import LeasedJob
-from runtime_jobs.models import Job
+from runtime_jobs.models import Job, Project
 from runtime_jobs.specs import configured_policy
 from runtime_jobs.specs.oci import OciSpec
 from tests.factories import ALICE, PoolFactory, ProjectFactory, WorkerFactory, submission
@@ -37,17 +37,17 @@ def new_runner(*specs: HardwareSpec, slug: str = "rack-7") -> Worker:
     return runner
 
 
-def order(spec: HardwareSpec, *, timeout: int = 300, **changes: Any) -> Job:
-    """A queued job of type `oci`."""
+def order(spec: HardwareSpec, *, timeout: int = 300, owner: Project | None = None, **changes: Any) -> Job:
+    """A queued job of type `oci`, of a new project by default."""
     values = {
         "hardware_spec": str(spec.uuid),
         "least_isolation": spec.least_isolation,
         "registry": "http://localhost:8000/",
-        "project": str(REPOSITORY),
+        "project": str(owner.uuid if owner else REPOSITORY),
         "image_digest": "sha256:" + "0" * 64,
         "timeout_seconds": timeout,
     }
-    given = submission(ProjectFactory(), OciSpec(**values | changes), pool=settings.RUNNER_POOL)
+    given = submission(owner or ProjectFactory(), OciSpec(**values | changes), pool=settings.RUNNER_POOL)
     policy = configured_policy("oci")
     return services.submit(given, policy=policy, default_pool=settings.RUNNER_POOL, actor=ALICE).job
 

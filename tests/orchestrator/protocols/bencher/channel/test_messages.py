@@ -5,6 +5,8 @@ from uuid import UUID
 
 import pytest
 
+from orchestrator.http.asgi.sockets import DropSocket
+from orchestrator.http.asgi.websocket_protocol import CutText
 from orchestrator.protocols.bencher.channel import messages
 from orchestrator.protocols.bencher.channel.messages import (
     CanceledFrame,
@@ -17,6 +19,7 @@ from orchestrator.protocols.bencher.channel.messages import (
     parse_channel_frame,
     parse_job_frame,
 )
+from orchestrator.protocols.bencher.channel.session import ChannelSession
 
 JOB = UUID("0190a5d4-9d3c-7bbb-8f00-000000000001")
 RUNNER = {"os": "linux", "arch": "x86_64", "version": "0.6.12"}
@@ -201,3 +204,43 @@ def test_frames_of_the_server():
         "uuid": str(JOB),
         "timeout": 1,
     }
+
+
+def test_a_message_that_is_cut_anywhere_has_what_came_before():
+    """Also within an escape, a surrogate pair, a number or the name of a member."""
+    whole = {
+        "event": "completed",
+        "job": str(JOB),
+        "results": [
+            {"exit_code": 0, "stdout": 'a\\"\n\u00e9\U0001f600b', "output": {"/a b": "x,]}", "/c": "y"}},
+            {"exit_code": -12, "stderr": ""},
+        ],
+    }
+    text = json.dumps(whole)
+    kept = 0
+    for size in range(1, len(text)):
+        beginning = CutText(text[:size])
+        beginning.size, beginning.limit = len(text), size
+        frame = parse_channel_frame(beginning)
+        assert frame.error.startswith(f"The result has {len(text)} bytes, and this server accepts {size}")
+        if frame.job is None:  # the message does not name its job yet
+            assert (frame.iterations, size < text.index("results") + 12) == ((), True)
+            continue
+        assert len(frame.iterations) >= kept  # nothing that has come is lost by more of it
+        kept = len(frame.iterations)
+        for found, sent in zip(frame.iterations, whole["results"], strict=False):
+            assert sent.get("stdout", "").startswith(found.get("stdout", ""))
+            assert found["exit_code"] == sent["exit_code"]
+            assert all(sent["output"][path].startswith(content) for path, content in found.get("output", {}).items())
+    assert kept == 2
+    for other in ("", "[1", "nonsense", "}" * 9, '{"event": "x"', "[" * 200_000, '{"event": "completed", "results": 1'):
+        beginning = CutText(other)
+        beginning.size = beginning.limit = 9
+        found = parse_channel_frame(beginning)
+        assert isinstance(found, FailedFrame)
+        session = ChannelSession(silence_seconds=90, now=0.0)
+        assert session.receive(found, 0.0) == [DropSocket()]  # an idle runner has no job that could fail
+    beginning = CutText('{"event": "heartbeat"')
+    beginning.size = beginning.limit = 9
+    with pytest.raises(InvalidFrame):
+        parse_channel_frame(beginning)

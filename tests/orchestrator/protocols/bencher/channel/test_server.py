@@ -4,6 +4,7 @@ import contextlib
 import json
 import socket
 import time
+from datetime import timedelta
 from pathlib import Path
 from uuid import uuid4
 
@@ -16,8 +17,9 @@ from websockets.sync.client import connect as websocket
 from leases.models import Lease
 from orchestrator import services
 from orchestrator.protocols.bencher.states import job_status
+from runtime_jobs.db_time import database_now
 from runtime_jobs.identifiers import uuid_of
-from tests.factories import ALICE, OPERATOR
+from tests.factories import ALICE, OPERATOR, ProjectFactory, project_key
 from tests.live_server import eventually, serving
 from tests.orchestrator.protocols.bencher.channel.scene import new_runner, new_spec, order, row
 
@@ -209,16 +211,46 @@ def test_bad_input_during_execution_is_ignored(server, spec, runner):
         assert line.ask("heartbeat") == {"event": "ack", "job": uuid}
 
 
-def test_a_message_above_the_limit_ends_the_connection_and_the_job_stays(server, spec, runner):
+def test_a_result_above_the_limit_is_kept_as_far_as_it_came_and_names_the_limit(server, spec, runner):
+    """The server dropped it with the connection: no output, and the job failed as that of a lost runner."""
+    project = ProjectFactory()
+    reader = {"Authorization": f"Bearer {project_key(project)}"}
+    text, limit = "x€" * (2 << 20), 4 << 20  # eight MiB; the limit is within a character
+    for event, frames in (("completed", 1), ("failed", 3)):
+        job = order(spec, owner=project)
+        with channel(server, runner) as line:
+            uuid = executing(line, job)
+            results = [{"exit_code": 3, "stdout": "first"}, {"exit_code": 4, "stderr": "é", "stdout": text}]
+            message = json.dumps({"event": event, "job": uuid, "results": results, "error": "e"}, ensure_ascii=False)
+            part = len(message) // frames + 1
+            line.socket.send(message if frames == 1 else [message[n : n + part] for n in range(0, len(message), part)])
+            assert line.receive() == {"event": "ack", "job": uuid}
+            assert line.ask("ready", poll_timeout=1) == {"event": "no_job"}  # the connection is as before
+        ended = eventually(lambda job=job: row(job) if row(job).failure_reason else None)
+        size = len(message.encode())
+        assert f"{size:,} bytes" in ended.failure_message
+        assert f"{limit:,}" in ended.failure_message
+        assert "RUNNER_MESSAGE_LIMIT_BYTES" in ended.failure_message
+        assert ended.failure_reason == ("result_unreadable" if event == "completed" else "command_failed")
+        url = f"{server.url}/v0/projects/{project.uuid}/jobs/{uuid}"
+        output = requests.get(url, headers=reader, timeout=SECONDS).json()["output"]
+        assert output["error"] == ended.failure_message
+        assert output["results"][0] == results[0]
+        kept = output["results"][1]["stdout"]
+        assert text.startswith(kept)
+        assert limit - 1000 < len(kept.encode()) <= limit
+
+
+def test_a_result_above_the_limit_after_the_lease_was_lost_names_the_limit_too(server, spec, runner):
     job = order(spec)
     with channel(server, runner) as line:
         uuid = executing(line, job)
-        with contextlib.suppress(ConnectionClosed):
-            line.send("completed", job=uuid, results=[{"exit_code": 0, "stdout": "x" * (4 << 20)}])
-        # The server closes while the client still sends. TCP may then discard the Close frame at the client.
-        close = line.end()
-        assert close is None or close.code == 1009
-    assert status(job) == "running"
+    services.expire(job_ulid=job.job_ulid, now=database_now() + timedelta(seconds=91))
+    assert row(job).state == "lost"
+    with channel(server, runner) as line:
+        results = [{"exit_code": 0, "stdout": "x" * (5 << 20)}]
+        assert line.ask("completed", job=uuid, results=results) == {"event": "ack", "job": uuid}
+    assert "RUNNER_MESSAGE_LIMIT_BYTES" in eventually(lambda: row(job).failure_message)
 
 
 def test_a_message_just_below_the_limit_counts(server, spec, runner):

@@ -14,11 +14,14 @@ from orchestrator.audit.runner import run_audit
 from orchestrator.protocols.bencher.jobs.views import with_status
 from orchestrator.protocols.bencher.states import BencherStatus, job_status
 from orchestrator.results.outputs import encode_output, result_naming, write_output
+from orchestrator.results.processing import process, store_output
+from orchestrator.selectors.pending_reasons.reason import late_result_reason
+from runtime_jobs.db_time import database_now
 from runtime_jobs.identifiers import uuid_of
 from runtime_jobs.models import Job
 from runtime_jobs.states import FailureReason, JobState
 from tests.api_client import Caller
-from tests.factories import ALICE, RunnerFactory, project_key, submitted_steps
+from tests.factories import ALICE, RunnerFactory, api_token, project_key, submitted_steps
 from tests.orchestrator.protocols.bencher.runs.world import new_person, new_project, new_spec, refused
 from tests.runtime_jobs.test_oci import submitted_oci
 from tests.tampering import overwrite_jobs
@@ -133,6 +136,11 @@ class TestDocument:
         assert (body["status"], body["runner"], body["claimed"]) == ("pending", None, None)
 
 
+def without_results(job):
+    """The output of a lost job of which the store has none."""
+    return {"results": [], "error": late_result_reason(Job.objects.get(pk=job.pk)).message}
+
+
 class TestOutput:
     @pytest.fixture
     def ended(self, project, spec, runner):
@@ -149,6 +157,31 @@ class TestOutput:
     def test_it_is_in_the_single_get_of_a_job_that_has_run(self, mia, project, ended):
         self.stored(project, ended)
         assert read(mia, project, ended)["output"] == {"results": RESULTS, "error": "exit code 1"}
+
+    def test_the_error_is_why_the_job_failed_also_without_a_stored_output(self, mia, project, spec, runner):
+        """Bencher's command line prints it; without one it says "Unknown error"."""
+        unreadable, lost, canceled = (submit(project, spec) for _ in range(3))
+        for _ in (unreadable, lost):
+            execute(claim(runner, spec), runner)
+        name = store_output(unreadable, encode_output(RESULTS))
+        services.complete(lease_ulid=Lease.objects.get(job=unreadable).lease_ulid, worker=runner, result=name)
+        process(Job.objects.get(pk=unreadable.pk))
+        services.expire(job_ulid=lost.job_ulid, now=database_now() + timedelta(seconds=91))
+        services.cancel(job_ulid=canceled.job_ulid, actor=ALICE, deadline_seconds=30)
+        bodies = [read(mia, project, job) for job in (unreadable, lost, canceled)]
+        assert bodies[0]["output"]["results"] == RESULTS
+        assert "is not in a format of the adapter" in bodies[0]["output"]["error"]
+        assert bodies[1]["output"]["results"] == []
+        assert "output" not in bodies[2]
+        row = Job.objects.get(pk=lost.pk)
+        until = f"{row.late_result_at:%Y-%m-%dT%H:%M:%SZ}"  # `/v1` says `running` until then
+        assert bodies[1]["output"]["error"] == (
+            f"{row.failure_message} A late result of the worker still counts until {until}. Without one the job fails."
+        )
+        native = Caller(api_token(project.organization)).get(f"/v1/jobs/{row.job_ulid}").json()
+        reason = native["pending_reason"]
+        assert (native["status"], reason["code"]) == ("running", "late_result")
+        assert (reason["message"], reason["next_at"][:19]) == (bodies[1]["output"]["error"], until[:19])
 
     def test_the_list_never_has_it(self, mia, project, ended):
         self.stored(project, ended)
@@ -176,29 +209,31 @@ class TestOutput:
     def test_an_output_that_the_result_does_not_name_is_omitted(self, mia, project, ended):
         """Its result did not count."""
         write_output(project.uuid, uuid_of(ended.job_ulid), encode_output(RESULTS))
-        assert "output" not in read(mia, project, ended)
+        assert read(mia, project, ended)["output"] == without_results(ended)
 
     def test_a_missing_output_is_omitted_and_the_status_is_200(self, mia, project, ended):
-        assert "output" not in read(mia, project, ended)
+        assert read(mia, project, ended)["output"] == without_results(ended)
 
     @pytest.mark.parametrize("body", [b"{", b"\xff", b"{} {}"])
     def test_an_unreadable_output_is_omitted(self, mia, project, ended, body):
         self.stored(project, ended, body)
-        assert "output" not in read(mia, project, ended)
+        assert read(mia, project, ended)["output"] == without_results(ended)
 
     def test_a_store_that_fails_is_omitted(self, mia, project, ended, monkeypatch):
         def fail(*_):
             raise RuntimeError("no such bucket")
 
         monkeypatch.setattr("orchestrator.protocols.bencher.jobs.views.read_output", fail)
-        assert "output" not in read(mia, project, ended)
+        assert read(mia, project, ended)["output"] == without_results(ended)
 
     def test_it_is_read_under_the_project_of_the_url(self, mia, project, ended):
         self.stored(new_project("other"), ended)
-        assert "output" not in read(mia, project, ended)
+        assert read(mia, project, ended)["output"] == without_results(ended)
 
     def test_the_bytes_are_those_that_were_stored(self, mia, project, ended):
-        body = encode_output([{"exit_code": 0, "output": {"\0bencher": "é\ufffd", "big": "x" * 100_000}}])
+        body = encode_output(
+            [{"exit_code": 0, "output": {"\0bencher": "é\ufffd", "big": "x" * 100_000}}], "exit code 1"
+        )
         self.stored(project, ended, body)
         answer = mia.get(path(project, ended))
         assert answer.content.endswith(b'"output":' + body + b"}")
