@@ -18,7 +18,7 @@ from typing import IO, Any, Final
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from orchestrator.evidence import bundle_format as form
-from orchestrator.evidence.dsse import EnvelopeRefused, verify
+from orchestrator.evidence.dsse import EnvelopeRefused, signatures_of, verify
 from orchestrator.evidence.public_keys import key_id
 
 _READ_BYTES: Final = 1 << 16
@@ -96,11 +96,11 @@ def _require_signature(manifest: bytes, envelope_bytes: bytes, keys: list[Ed2551
     except EnvelopeRefused as refusal:
         raise BundleRefused(f"{form.SIGNATURE}: {refusal}") from None
     signer = next(key_id(key) for key in keys if _has_signed(envelope, key))
-    # One signature, with the id of its key, and no further members: the signature covers none of these.
+    # One signature, with the id of its key and without one, and no further members: the signature covers none of these.
     exact = {
         "payload": base64.b64encode(payload).decode(),
         "payloadType": form.STATEMENT_TYPE,
-        "signatures": [{"keyid": signer, "sig": envelope["signatures"][0]["sig"]}],
+        "signatures": signatures_of(signer, envelope["signatures"][0]["sig"]),
     }
     if form.canonical(exact) != envelope_bytes:
         raise BundleRefused(f"{form.SIGNATURE}: it is not in canonical JSON, or has further members.")

@@ -124,7 +124,8 @@ _ENVELOPE = {
         {
             "keyid": "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
             "sig": "c2lnbmF0dXJlLW9mLTY0LWJ5dGVz",
-        }
+        },
+        {"keyid": "", "sig": "c2lnbmF0dXJlLW9mLTY0LWJ5dGVz"},
     ],
 }
 
