@@ -5,13 +5,14 @@ No other module lists them. Events with other types, such as those of tokens and
 
 from typing import Final
 
+PROGRESS: Final = "job.progress"
 DASHBOARD, NOTIFY, EXPORT, INCIDENT, AUDIT = "dashboard", "notify", "export", "incident", "audit"
 # The event types of document 004, section 6.2, each with its consumers there.
 CONSUMERS: Final[dict[str, tuple[str, ...]]] = {
     "job.queued": (DASHBOARD, NOTIFY),
     "job.leased": (DASHBOARD,),
     "job.started": (DASHBOARD, NOTIFY),
-    "job.progress": (DASHBOARD,),
+    PROGRESS: (DASHBOARD,),
     "job.completed": (DASHBOARD, NOTIFY, EXPORT),
     "job.failed": (DASHBOARD, NOTIFY, INCIDENT),
     "job.canceled": (DASHBOARD, NOTIFY),

@@ -8,7 +8,7 @@ from typing import Any
 
 from orchestrator.http.api.datetimes import format_timestamp
 from orchestrator.selectors.event_pages import OPERATOR, StoredEvent
-from runtime_jobs.event_types import CONSUMERS, DASHBOARD
+from runtime_jobs.event_types import CONSUMERS, DASHBOARD, PROGRESS
 from runtime_jobs.events import BINDING_NAMES
 from runtime_jobs.identifiers import fingerprint, is_id, uuid_of
 from runtime_jobs.orchestration_status import STATUS_OF_STATE
@@ -29,10 +29,11 @@ def envelope_of(event: StoredEvent) -> dict[str, Any]:
         return _envelope(event, job_id=None, idempotency_key=str(uuid_of(event.event_id)), payload=_action(event))
     assert event.job_id is not None  # noqa: S101 only events of operators have none
     attempt_id = str(uuid_of(event.job_id))
+    is_recorded = event.seq is not None  # else it is the progress of a heartbeat
     return _envelope(
         event,
         job_id=str(uuid_of(event.root_job_id or event.job_id)),
-        idempotency_key=f"{attempt_id}:{event.seq}",
+        idempotency_key=f"{attempt_id}:{event.seq if is_recorded else uuid_of(event.event_id)}",
         payload=_payload(event),
         provenance=_provenance(event),
         integrity={
@@ -40,7 +41,9 @@ def envelope_of(event: StoredEvent) -> dict[str, Any]:
             "sequence": event.seq,
             "prevHash": event.prev_hash or None,
             "hash": event.hash,
-        },
+        }
+        if is_recorded
+        else None,
     )
 
 
@@ -77,6 +80,8 @@ def _payload(event: StoredEvent) -> dict[str, Any]:
     has_ended = event.state in FINAL_STATES
     # What binds the rows of the job says nothing to a reader.
     details = {name: value for name, value in event.details.items() if name not in BINDING_NAMES}
+    if event.event_type == PROGRESS:
+        details = {"phase": event.state, **details}
     return {
         "status": None if event.state is None else str(STATUS_OF_STATE[event.state]),
         "duration": None if event.seconds is None else round(event.seconds, 3),

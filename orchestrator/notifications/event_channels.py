@@ -112,6 +112,7 @@ class EventChannel:
 
     Attributes:
         audience: The organizations of the channel.
+        first: The number of the first kept event.
         topic: Wakes the listeners.
         started: Set once the channel gets all events after `start`.
         start: The place after which the channel has events.
@@ -123,14 +124,14 @@ class EventChannel:
         self.started = asyncio.Event()
         self.start = Place(0)
         self._entries: deque[FeedEntry] = deque()
-        self._first = 0  # the number of the first kept entry
+        self.first = 0
         self._size = 0
         self._batches: dict[tuple[int, EventFilter], tuple[FeedBatch, int]] = {}
 
     @property
     def end(self) -> int:
         """The number of the next event."""
-        return self._first + len(self._entries)
+        return self.first + len(self._entries)
 
     def begin(self, place: Place) -> None:
         """Begin at a place. Called before the events after it are read."""
@@ -147,7 +148,7 @@ class EventChannel:
         self._size += len(entry.data)
         while len(self._entries) > MAX_ENTRIES or self._size > MAX_BYTES:
             dropped = self._entries.popleft()
-            self._first += 1
+            self.first += 1
             self._size -= len(dropped.data)
             self.start = dropped.place
         self._batches.clear()
@@ -158,7 +159,7 @@ class EventChannel:
 
     def discard(self, place: Place) -> None:
         """Drop all events and begin at a lower place, because the database was restored. Each listener gets a gap."""
-        self._first = self.end + 1
+        self.first = self.end + 1
         self._entries.clear()
         self._batches.clear()
         self._size, self.start = 0, place
@@ -186,7 +187,7 @@ class EventChannel:
         Returns:
             None if the first event was dropped already.
         """
-        if number < self._first:
+        if number < self.first:
             return None
         if number == self.end:
             return FeedBatch.of((), read_until), number
@@ -198,7 +199,7 @@ class EventChannel:
     def _collect(self, number: int, event_filter: EventFilter, read_until: Place) -> tuple[FeedBatch, int]:
         found, size = [], 0
         place = read_until
-        for entry in islice(self._entries, number - self._first, None):
+        for entry in islice(self._entries, number - self.first, None):
             if size >= MAX_BATCH_BYTES:
                 break
             number, place = number + 1, entry.place

@@ -12,7 +12,8 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, Protocol
+from itertools import islice
+from typing import Any, Final, Protocol
 
 from django.db import DatabaseError, InterfaceError
 
@@ -28,12 +29,15 @@ from orchestrator.notifications.fan_out_pace import pace
 from orchestrator.notifications.log_hub import GIVE_UP_AFTER, SourceUnavailable, in_reader_thread
 from orchestrator.notifications.metrics import EVENT_GAPS, EVENT_LISTENERS, EVENT_READER_BEHIND, EVENTS_READ
 from orchestrator.selectors.event_pages import EventPage, Place, StoredEvent, newest_place, read_page
+from orchestrator.selectors.job_progress import read_progress
 from runtime_jobs.db_errors import log_level_of
 
 log = logging.getLogger(__name__)
 
 POLL_INTERVAL: Final = 0.05  # seconds between two polls that find nothing more, at least
 PAGE_ROWS: Final = 1_000
+PROGRESS_INTERVAL: Final = 1.0  # of a job's progress only the newest value of so many seconds is sent
+MAX_PROGRESS_JOBS: Final = 10_000  # whose last value is remembered; one that was forgotten may be sent twice
 RETRY_PAUSE: Final = 1.0
 LINGER_SECONDS: Final = 30.0  # for which a channel without listeners is kept, for clients that connect again
 MAX_CATCH_UP_ROWS: Final = 20_000  # that are read for one listener which continues after an older place
@@ -63,13 +67,16 @@ class Gap:
 
 
 class EventSource(Protocol):
-    """Reads events. Both methods are called in the threads of stream readers."""
+    """Reads events. The methods are called in the threads of stream readers."""
 
     def newest_place(self) -> Place:
         """Return the place of a reader that begins now."""
 
     def read(self, after: Place, audience: Audience) -> tuple[EventPage, list[FeedEntry]]:
         """Return the next page after a place, and its events encoded."""
+
+    def progress(self, place: Place, audience: Audience) -> list[StoredEvent]:
+        """Return what workers have reported lately, as events at a place."""
 
 
 class StoredEvents:
@@ -84,6 +91,10 @@ class StoredEvents:
         organizations = None if audience is None else sorted(audience)
         page = read_page(after, organizations=organizations, rows=PAGE_ROWS)
         return page, list(_encoded(page.events))
+
+    def progress(self, place: Place, audience: Audience) -> list[StoredEvent]:
+        """Return what workers have reported lately, as events at a place."""
+        return read_progress(place, organizations=None if audience is None else sorted(audience))
 
 
 def _encoded(events: Iterable[StoredEvent]) -> Iterator[FeedEntry]:
@@ -105,6 +116,8 @@ class EventReader:
         self._task: asyncio.Task[None] | None = None
         self._wakened = asyncio.Event()
         self._read_at = 0.0  # the last successful poll
+        self._progress_at = 0.0  # the last read of progress
+        self._progress: dict[str, dict[str, Any]] = {}  # by attempt: what was sent last
         self._reads: dict[tuple[Audience, Place], asyncio.Task[tuple[EventPage, list[FeedEntry]]]] = {}
 
     @property
@@ -163,6 +176,9 @@ class EventReader:
                 EVENT_GAPS.labels(GapReason.TOO_SLOW).inc()
                 yield Gap(GapReason.TOO_SLOW, position, None)
                 return
+            if found is None and position == channel.start:
+                number = channel.first  # only progress was dropped, which has no place of its own
+                continue
             if found is None:  # only a restored database has lower places
                 EVENT_GAPS.labels(GapReason.RESTORED).inc()
                 yield Gap(GapReason.RESTORED, position, channel.start)
@@ -255,6 +271,7 @@ class EventReader:
         while self._channels:
             try:
                 is_complete = await self._poll()
+                await self._poll_progress()
             except (DatabaseError, InterfaceError) as error:
                 EVENT_READER_BEHIND.set(time.monotonic() - self._read_at)
                 log.log(log_level_of(error), "events were not read: %s", type(error).__name__)
@@ -290,6 +307,24 @@ class EventReader:
         self._distribute(entries)
         return page.is_complete
 
+    async def _poll_progress(self) -> None:
+        """Distribute the progress of jobs that has changed, once in PROGRESS_INTERVAL.
+
+        It is no part of the history: a client that was away gets the next value.
+        """
+        place, now = self._place, time.monotonic()
+        if place is None or now - self._progress_at < PROGRESS_INTERVAL:
+            return
+        self._progress_at = now
+        found = await in_reader_thread(self._source.progress, place, self._audience())
+        changed = [event for event in found if self._progress.get(event.job_id or "") != event.details]
+        for event in changed:
+            self._progress.pop(event.job_id or "", None)  # the newest ones are the last
+            self._progress[event.job_id or ""] = event.details
+        for job_id in list(islice(self._progress, max(0, len(self._progress) - MAX_PROGRESS_JOBS))):
+            del self._progress[job_id]
+        self._distribute(list(_encoded(changed)))
+
     def _audience(self) -> Audience:
         """Return the organizations of all channels that have begun."""
         audiences = [channel.audience for channel in self._channels.values() if channel.started.is_set()]
@@ -309,8 +344,9 @@ class EventReader:
                     if channel.started.is_set() and channel.accepts(entry.org_slug)
                 ]
             for channel in by_organization[entry.org_slug]:
-                # A channel that began while the page was read has its events in the next one.
-                if entry.place > channel.start:
+                # A channel that began while the page was read has its events in the next one. Progress has no place
+                # of its own, but the one that was reached.
+                if entry.place > channel.start or entry.place == self._place:
                     channel.append(entry)
                     changed[channel] = None
         for channel in changed:

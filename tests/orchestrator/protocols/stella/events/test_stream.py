@@ -5,6 +5,7 @@ import http.client
 import json
 import signal
 import socket
+import time
 
 import psycopg
 import pytest
@@ -157,6 +158,45 @@ def test_first_a_snapshot_and_then_an_envelope_for_each_event(server, project, t
         f"{server.url}/api/events?limit=200", headers={"Authorization": f"Bearer {token}"}, timeout=30
     ).json()["results"]
     assert found == pages[-3:], "equal in every copy"
+
+
+def test_progress_reaches_the_dashboard_once_a_second_and_is_not_in_the_history(project, token, source):
+    """Section 6.2: `job.progress` for dashboards. Heartbeats made no event, and a change of the phase had no details."""
+    job, other = submitted(project), ProjectFactory(organization=OrganizationFactory(slug="neighbour"))
+    mine, theirs = source(token), source(api_token(other.organization, (Scope.ORCH_READ,)))
+    for client in (mine, theirs):
+        assert client.next()[0] == "snapshot"
+    lease = claimed(WorkerFactory()).lease
+
+    def beat(percent, **members):
+        progress = {"percent": percent, "current_step": "scan", "message": f"{percent} of 100"}
+        services.renew(lease_ulid=lease.lease_ulid, worker=lease.worker, progress=progress, **members)
+
+    began = time.monotonic()
+    beat(0, phase="executing")
+    phase = next(found for found in iter(lambda: mine.events(1)[0], None) if found["eventType"] == "job.progress")
+    assert (phase["payload"]["details"], phase["integrity"]["sequence"]) == ({"phase": "executing"}, 4)
+    found = []
+    for percent in range(1, 101):
+        beat(percent)
+    while not found or found[-1]["payload"]["details"]["percent"] != 100:  # the newest value always arrives
+        found += mine.events(1)
+    expected = {"phase": "executing", "percent": 100, "currentStep": "scan", "message": "100 of 100"}
+    assert found[-1]["payload"]["details"] == expected
+    assert {envelope["eventType"] for envelope in found} == {"job.progress"}
+    assert {(envelope["jobId"], envelope["integrity"]) for envelope in found} == {(str(uuid_of(job.job_ulid)), None)}
+    assert len(found) <= time.monotonic() - began + 2
+    assert found[-1]["provenance"]["workerId"] == lease.worker.worker_id
+    beat(100)  # an equal value is no event
+    services.fail(lease_ulid=lease.lease_ulid, worker=lease.worker, reason="command_failed")
+    assert mine.events(1)[0]["eventType"] == "job.failed"
+    assert JobEvent.objects.filter(event_type="job.progress").count() == 1
+    run_one(other)
+    assert [envelope["tenant"] for envelope in theirs.events(4)] == ["neighbour"] * 4
+    again = source(token, last_id=mine.last_id)  # nothing that was sent is repeated
+    assert again.next()[0] == "snapshot"
+    run_one(project)
+    assert again.events(1)[0]["eventType"] == "job.queued"
 
 
 def test_tenants_are_apart(project, token, source):
