@@ -84,7 +84,7 @@ def sync_shares(rows: RowRunner, *, now: datetime | None = None) -> int:  # noqa
 
 
 def raise_plan_priorities(rows: RowRunner, *, now: datetime | None = None) -> int:  # noqa: ARG001 as every task
-    """Raise the priority of waiting jobs whose organization has got a better plan."""
+    """Raise the priority of waiting jobs whose organization was claimed by a process that ended before it did so."""
     return rows.each(
         services.raise_queued_priority, ({"organization": row} for row in organizations_with_changed_priority())
     )

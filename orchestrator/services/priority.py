@@ -1,4 +1,4 @@
-"""Changes the priority of waiting jobs: by an operator, by another plan, or because an emergency limit was removed."""
+"""Changes the priority of waiting jobs: by an operator, by a claim, or because an emergency limit was removed."""
 
 from datetime import datetime
 
@@ -8,6 +8,7 @@ from orchestrator.services.unit_of_work import UnitOfWork, operation
 from runtime_jobs.errors import PriorityForbidden
 from runtime_jobs.events import SYSTEM, Actor
 from runtime_jobs.models import Job, Organization
+from runtime_jobs.plans import UNCLAIMED, plan_of_tier
 from runtime_jobs.priorities import EMERGENCY
 from runtime_jobs.states import WAITING_STATES, JobState
 
@@ -81,10 +82,10 @@ def end_emergencies(uow: UnitOfWork, org_slug: str, *, now: datetime) -> int:
 
 
 def raise_queued_priority(organization: Organization, *, limit: int = 100) -> bool:
-    """Raise the priority of waiting jobs after the organization got a plan with a higher one.
+    """Raise the priority of waiting jobs after the organization was claimed, and got a plan with a higher one.
 
-    Jobs with the priority of the former plan are changed, each in a transaction of its own. A plan with a lower
-    priority does not change waiting jobs.
+    Jobs with the priority of the plan `unclaimed` are changed, each in a transaction of its own. No other change of a
+    plan moves waiting jobs (document 002).
 
     Args:
         organization: The organization, with its plan.
@@ -94,7 +95,8 @@ def raise_queued_priority(organization: Organization, *, limit: int = 100) -> bo
         Whether all jobs are done.
     """
     former, current = organization.followed_priority or 0, organization.plan.priority
-    job_ulids = _find_waiting(organization.slug, former, limit) if current > former else []
+    is_claim = organization.claimed_at is not None and former == plan_of_tier(UNCLAIMED).priority
+    job_ulids = _find_waiting(organization.slug, former, limit) if is_claim and current > former else []
     for job_ulid in job_ulids:
         prioritize(
             job_ulid=job_ulid,

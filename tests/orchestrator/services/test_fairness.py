@@ -18,6 +18,7 @@ from orchestrator.maintenance.queues import sweep_scheduling
 from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import PriorityForbidden
 from runtime_jobs.models import Job, Organization, Plan
+from runtime_jobs.plans import plan_of_tier
 from tests.factories import (
     ALICE,
     OPERATOR,
@@ -310,7 +311,7 @@ class TestAging:
         assert round_ == 12, "150 points are three hours, and a tie goes to the older"
 
 
-def test_a_plan_in_the_emergency_lane_ends_no_round_of_the_clock(worker, caplog):
+def test_a_plan_in_the_emergency_lane_changes_no_waiting_job(worker):
     """The admin refuses such a plan."""
     where = project("eager")
     submitted(where)
@@ -320,15 +321,14 @@ def test_a_plan_in_the_emergency_lane_ends_no_round_of_the_clock(worker, caplog)
         Plan.objects.get().full_clean()
     sweep_scheduling()
     assert Job.objects.get().priority == 200
-    assert "raise_queued_priority" in caplog.text
 
 
-def test_a_better_plan_lifts_what_waits_and_what_is_blocked(worker):
-    where = project("free", priority=100)
-    first = submitted(where)
-    blocked = submitted(where, depends_on=(first,))
+def test_a_claim_lifts_what_waits_and_what_is_blocked(worker):
+    where = ProjectFactory(organization=OrganizationFactory(slug="free", plan=plan_of_tier("unclaimed")))
+    first = submitted(where, timeout_seconds=60)
+    blocked = submitted(where, depends_on=(first,), timeout_seconds=60)
     sweep_scheduling()
-    Organization.objects.update(plan=project("team", priority=200).organization.plan)
+    Organization.objects.update(plan=project("team", priority=200).organization.plan, claimed_at=database_now())
     sweep_scheduling()
     assert set(Job.objects.values_list("priority", flat=True)) == {200}
     lanes = dict(Lane.objects.values_list("pk", "queue_id"))

@@ -96,6 +96,21 @@ def test_what_a_dead_process_left_is_raised_by_the_scheduler(mia, project, monke
     assert job.priority == 100
 
 
+def test_another_plan_moves_no_waiting_job(mia, project):
+    """Document 002: the priority is set at the submit. Only the claim of an organization raises it."""
+    from orchestrator.maintenance.queues import sweep_scheduling  # noqa: PLC0415 - reads the settings
+
+    mia.caller.post(path(project))
+    job = submitted_oci(project, timeout_seconds=60)
+    organization = Organization.objects.get()
+    organization.plan = plan_of_tier("enterprise")
+    organization.save(update_fields=["plan"])
+    for _ in range(2):
+        sweep_scheduling()
+    assert Job.objects.get(pk=job.pk).priority == 100
+    assert submitted_oci(project, timeout_seconds=60).priority == 300
+
+
 def test_a_repetition_by_the_member_changes_nothing(mia, project):
     first = mia.caller.post(path(project)).json()
     assert mia.caller.post(path(project)).json() == first
