@@ -147,6 +147,16 @@ def test_what_the_command_leaves_running_ends_with_it(bench):
     assert (run.kind, run.result.exit_code) == ("exited", 0)
 
 
+LOOPS = "for i in 1 2 3 4; do (trap '' TERM; while :; do cat </dev/null; done) & done; echo started"
+
+
+def test_what_is_killed_sees_the_mounts_to_its_end(bwrap):
+    """Otherwise the log says that `sleep` or /dev/null does not exist."""
+    left = [bwrap.sh(script).output for script in ("sleep 300 & echo started", LOOPS) * 4]
+    killed = [bwrap.sh(f"{LOOPS}; wait", timeout_seconds=0.7, grace_seconds=0.0).output for _ in range(4)]
+    assert left + killed == ["started\n"] * 12
+
+
 def test_ordinary_tools_work(bench):
     script = """
     set -e

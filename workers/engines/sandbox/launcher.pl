@@ -1,8 +1,8 @@
 # Starts a job's command, as the last program inside the sandbox; the docstring of this package says why in Perl. The
 # launch spec (records: tag, length, bytes) comes from one descriptor. A socket connects it with the worker: the
-# messages "port" and "notices" carry a descriptor, "ready" waits for "go", and "failed ERRNO" ends a launch whose
-# command cannot be started. If the worker is gone, it exits. Where it is pid 1 of a namespace, it hides the mount table
-# and forks first: the child becomes the command, the parent stays as init.
+# messages "mounts", "port" and "notices" carry a descriptor, "ready" waits for "go", and "failed ERRNO" ends a launch
+# whose command cannot be started. If the worker is gone, it exits. Where it is pid 1 of a namespace, it hides the mount
+# table and forks first: the child becomes the command, the parent stays as init.
 use strict;
 use warnings;
 
@@ -72,8 +72,10 @@ sub enter_landlock {
 
 # The mount table shows for each mount its path on the machine's file system. The kernel lists only mounts of a
 # process's own namespace below its root. With a root in the namespace that bwrap made, and in a copy of that namespace,
-# nothing is listed, and all paths stay valid. A descriptor keeps the first namespace alive. The capabilities for this
-# are the only ones, and are dropped at once.
+# nothing is listed, and all paths stay valid. The first namespace lives as long as a descriptor of it, which is the
+# worker's: a process loses its descriptors when it begins to exit. With one of pid 1, the files would be gone before
+# the kernel has killed the other processes, which would say so in the job's log. The capabilities for this are the only
+# ones, and are dropped at once.
 sub hide_mounts {
     my ($root, $self) = ('/', '/proc/self/ns/mnt');
     my $top = must("root", syscall 2, $root, 010000000 | 0200000 | 02000000, 0);    # O_PATH, O_DIRECTORY, O_CLOEXEC
@@ -83,11 +85,12 @@ sub hide_mounts {
     my $here = '.';
     must("root", syscall 161, $here);
     must("close", syscall 3, $top);
+    send_to_worker("mounts", $first);
+    must("close", syscall 3, $first);
     must("ambient capabilities", syscall 157, 47, 4, 0, 0, 0);
     must("bounding capability $_", syscall 157, 24, $_, 0, 0, 0) for 18, 21, 8;    # SYS_CHROOT, SYS_ADMIN, SETPCAP
     my ($header, $none) = (pack('L l', 0x20080522, 0), pack('L6', (0) x 6));
     must("capabilities", syscall 126, $header, $none);
-    return $first;
 }
 
 # Pid 1 runs under the job's own uid, so the job must not be able to control it. Its memory, registers and descriptors
@@ -95,14 +98,13 @@ sub hide_mounts {
 # calls only, because Perl's own functions may allocate memory or set signals. The child starts the command when all
 # descriptors of pid 1 are closed.
 sub be_init {
-    my ($main, $filter, $kept) = @_;
+    my ($main, $filter) = @_;
     my $program = pack 'S x6 P', length($filter) / 8, $filter;
     my $status = pack 'l', 0;
     my $pid = 0;
     must("not dumpable", syscall 157, 4, 0, 0, 0, 0);
     must("filter of pid 1", syscall 317, 1, 0, $program);
-    syscall 436, 0, $kept - 1, 0 if $kept;
-    syscall 436, $kept ? $kept + 1 : 0, 0xFFFFFFFF, 0;
+    syscall 436, 0, 0xFFFFFFFF, 0;
     $pid = syscall 61, -1, $status, 0, 0 while $pid != $main && ($pid != -1 || $! == 4);
     my $word = unpack 'l', $status;
     syscall 231, $pid == -1 ? 125 : $word & 127 ? 128 + ($word & 127) : $word >> 8 & 255;
@@ -197,11 +199,11 @@ must("close on exec", syscall 436, 3, 0xFFFFFFFF, 4);
 must("no new privileges", syscall 157, 38, 1, 0, 0, 0);
 must("die with parent", syscall 157, 1, 9, 0, 0, 0);
 my $gate;
-my $kept = $one->{m} ? hide_mounts() : undef;
+hide_mounts() if $one->{m};
 if ($one->{i}) {
     pipe $gate, my $open or fail("pipe: $!");
     my $main = fork // fail("fork: $!");
-    be_init($main, $one->{i}, $kept) if $main;
+    be_init($main, $one->{i}) if $main;
 }
 must("session", syscall 112) if $one->{s};
 limit(split / /) for @{ $many->{r} // [] };

@@ -111,8 +111,8 @@ class Launcher:
             give_up: Whether to stop waiting.
 
         Returns:
-            Whether it waits for `go`; then `given` holds the descriptors that it made (`notices`, `port`). False: it
-                has ended, could not find the command, or `give_up` returned true.
+            Whether it waits for `go`; then `given` holds the descriptors that it made (`mounts`, `notices`, `port`).
+                False: it has ended, could not find the command, or `give_up` returned true.
 
         Raises:
             SandboxFailed: The launcher did not answer in time.
@@ -137,7 +137,7 @@ class Launcher:
     def _handle_message(self, text: bytes) -> bool:
         if text.startswith(b"failed "):
             self.failure = int(text.split()[1])
-        return text in (b"notices", b"port")
+        return text in (b"mounts", b"notices", b"port")
 
     def start_error(self) -> int | None:
         """Return the errno for which the command could not be started, or None.
