@@ -202,12 +202,12 @@ def test_a_worker_that_slept_through_its_lease_says_nothing_of_use(yard: Yard) -
     sleeper.signal(signal.SIGSTOP)
     stopped_at = database_now()
     assert yard.ended(job).failure_reason == "lease_expired"
+    assert processes_with(mark) == [], "two copies of a job would run"
     assert_ended_after_silence(job, stopped_at)
     (retry,) = yard.retries_of(job)
     services.cancel(job_ulid=retry.job_ulid, actor=OPERATOR, deadline_seconds=10)
     before = JobEvent.objects.filter(job_id=job.job_ulid).count()
     sleeper.signal(signal.SIGCONT)
-    wait_until(lambda: not processes_with(mark), 5.0)
     wait_until(lambda: "stopping the job" in sleeper.log)
     sleeper.signal(signal.SIGTERM)
     assert sleeper.end() == 0

@@ -24,6 +24,8 @@ class LeaseOwner(Protocol):
 
     def lost(self, reason: str) -> None: ...
 
+    def extended(self, deadline: float) -> None: ...
+
 
 @dataclass(eq=False)
 class ActiveLease:
@@ -40,9 +42,13 @@ class ActiveLease:
     failures: int = 0
 
     def extend(self, sent_at: float) -> None:
-        """Move the local deadline: the server extended the lease some time after `sent_at`."""
+        """Move the local deadline: the server extended the lease some time after `sent_at`.
+
+        The owner gets a later one, for a worker that does not act at its local deadline because it is stopped.
+        """
         margin = deadline_margin(self.lease.ttl_seconds, self.grace_seconds)
         self.local_deadline = max(self.local_deadline, sent_at + self.lease.ttl_seconds - margin)
+        self.owner.extended(self.local_deadline + margin / 2)
 
 
 def deadline_margin(seconds: float, grace_seconds: float) -> float:

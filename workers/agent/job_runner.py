@@ -80,6 +80,9 @@ class JobRunner:
         self.stop_reporting()
         self._stop.request(now=True)
 
+    def extended(self, deadline: float) -> None:
+        self._stop.extend(deadline)
+
     def abandon(self) -> None:
         self._abandoned = True
         if self._uploading:
@@ -266,7 +269,9 @@ class JobRunner:
         return found
 
     def _raise_if_stopped(self) -> None:
-        """Raise JobStopped if a stop was requested."""
+        """Raise JobStopped if a stop was requested, or if the lease ran out while this process was stopped."""
+        if boottime() >= self._active.local_deadline:
+            self.lost("no response from the server")
         if self._stop.requested.is_set():
             raise JobStopped
 

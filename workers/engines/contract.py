@@ -18,12 +18,13 @@ A worker that was killed leaves it behind: remove it together with the workspace
 Promises. `run` returns only when no process of the job lives. It never runs the command with less isolation than
 `Engine.isolation` says, nor with fewer limits than `check` found: where a limit cannot be enforced it raises
 `EngineUnavailable` before the command has started. When the worker dies by SIGKILL, all processes of the job die within
-a second.
+a second. When it is stopped (SIGSTOP, a debugger), they die at the deadline of their `StopSignal`.
 """
 
 from __future__ import annotations
 
 import enum
+import math
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -177,11 +178,30 @@ class EngineCapabilities:
 
 
 class StopSignal:
-    """A switch that ends a running job: SIGTERM to its processes, grace, then SIGKILL."""
+    """A switch that ends a running job: SIGTERM to its processes, grace, then SIGKILL.
+
+    It also has a deadline, in seconds of CLOCK_BOOTTIME. The job is killed then, even while the worker's own process is
+    stopped.
+    """
 
     def __init__(self) -> None:
         self.requested = threading.Event()
         self.immediate = threading.Event()
+        self._deadline = math.inf
+        self._on_extend: Callable[[float], None] = lambda _: None
+        self._lock = threading.Lock()
+
+    def extend(self, deadline: float) -> None:
+        """Move the deadline; at first there is none."""
+        with self._lock:
+            self._deadline = deadline
+            self._on_extend(deadline)
+
+    def follow(self, on_extend: Callable[[float], None]) -> None:
+        """Call `on_extend` with the deadline, now and each time it moves. Only one caller follows at a time."""
+        with self._lock:
+            self._on_extend = on_extend
+            on_extend(self._deadline)
 
     def request(self, *, now: bool = False) -> None:
         """Request the stop; repeated calls change nothing. `now` skips the grace."""

@@ -59,6 +59,9 @@ class Listener:
     def canceled(self, reason: str | None, deadline_seconds: float | None) -> None:
         self.heard.append(("canceled", reason, deadline_seconds))
 
+    def extended(self, deadline: float) -> None:
+        pass
+
     def lost(self, why: str) -> None:
         self.heard.append(("lost", why))
 

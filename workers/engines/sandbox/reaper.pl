@@ -1,12 +1,14 @@
 # The parent of all processes of a job, outside of its restrictions. A process that detaches itself becomes its child,
-# unless a pid namespace has an init of its own. It kills all of them when the tracer has ended, or when the worker
-# closes the pipe or dies.
+# unless a pid namespace has an init of its own. It kills all of them when the tracer has ended, when the worker closes
+# the pipe or dies, or at the deadline that the worker has last written into the pipe: one that is stopped writes none.
 use strict;
 use warnings;
 
 my ($pipe, $uid, $setpriv, @command) = @ARGV;
 $_ += 0 for $pipe, $uid;    # syscall takes a string for a pointer
 my ($KILL, $STOP, $NPROC) = (9, 19, 6);
+open my $lifeline, '<&=', $pipe or die "reaper: pipe: $!\n";
+my $deadline = 9**9**9;    # seconds of the boot time
 my $main;
 my $status;
 
@@ -94,10 +96,21 @@ sub end_all {
     }
 }
 
+sub boot_time {
+    my $time = "\0" x 16;
+    syscall 228, 7, $time;
+    my ($seconds, $nanoseconds) = unpack 'q q', $time;
+    return $seconds + $nanoseconds / 1e9;
+}
+
 sub worker_is_gone {
     my $ready = '';
     vec($ready, $pipe, 1) = 1;
-    return select($ready, undef, undef, $_[0]) > 0;
+    if (select($ready, undef, undef, $_[0]) > 0) {
+        sysread $lifeline, my $written, 4096 or return 1;
+        $deadline = (unpack 'd*', $written)[-1];
+    }
+    return boot_time() >= $deadline;
 }
 
 syscall(157, 36, 1, 0, 0, 0) == 0 or die "reaper: subreaper: $!\n";

@@ -55,6 +55,7 @@ class SandboxRun:
 
     def run(self, stop: StopSignal) -> RunResult:
         started_at = time.time()
+        stop.follow(self.backend.reaper.renew)
         top = self._spawn()
         try:
             self._watch(top, stop)
