@@ -128,6 +128,7 @@ class IncidentKind(models.TextChoices):
     JOB = "job"  # a job failed through no fault of its own, and is not retried
     REPLAY = "replay"  # a replay of a job had another result
     WEBHOOK = "webhook"  # the receiver of a webhook has failed for days
+    WORKER = "worker"  # a worker pauses, because its jobs fail for reasons of its own
 
 
 class IncidentStatus(models.TextChoices):
@@ -157,17 +158,20 @@ class Incident(models.Model):
 
     Attributes:
         job_ulid: The job, an attempt, if the incident concerns one.
+        org_slug: The organization, or empty for an incident of a worker.
         webhook_ulid: The webhook, if the incident concerns one. Retention may have deleted it.
+        worker_ulid: The worker, if the incident concerns one.
         reason: The reason of the failure, from the list of failure reasons.
         resolution: How it was resolved.
     """
 
     incident_ulid = models.CharField(max_length=ID_LENGTH, unique=True, default=new_incident_id, editable=False)
     kind = models.CharField(max_length=20, choices=IncidentKind.choices)
-    org_slug = models.CharField(max_length=63)
+    org_slug = models.CharField(max_length=63, blank=True)
     job_type = models.CharField(max_length=50)
     job_ulid = models.CharField(max_length=ID_LENGTH, null=True)
     webhook_ulid = models.CharField(max_length=ID_LENGTH, null=True)
+    worker_ulid = models.CharField(max_length=ID_LENGTH, null=True)
     reason = models.CharField(max_length=40, blank=True, default="", db_default="")
     summary = models.CharField(max_length=500)
     opened_at = models.DateTimeField()
@@ -191,6 +195,11 @@ class Incident(models.Model):
                 fields=["webhook_ulid"],
                 condition=models.Q(resolved_at=None, webhook_ulid__isnull=False),
                 name="one_unresolved_incident_per_webhook",
+            ),
+            models.UniqueConstraint(
+                fields=["worker_ulid"],
+                condition=models.Q(resolved_at=None, worker_ulid__isnull=False),
+                name="one_unresolved_incident_per_worker",
             ),
         ]
         indexes = [

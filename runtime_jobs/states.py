@@ -149,9 +149,12 @@ REPORTABLE_FAILURES = frozenset(FailureReason) - {
     FailureReason.WORKER_LOST,
     *RESULT_FAILURES,
 }
+# Failures of a worker's machine. The retry is left to other workers.
+RETRIED_ELSEWHERE = frozenset({FailureReason.WORKER_DISK_FULL})
 # Only crashes of a worker are retried automatically (document 000, Retry policy).
-RETRIED_AUTOMATICALLY = frozenset(
-    {FailureReason.LEASE_EXPIRED, FailureReason.WORKER_LOST, FailureReason.WORKER_SHUTDOWN}
+RETRIED_AUTOMATICALLY = (
+    frozenset({FailureReason.LEASE_EXPIRED, FailureReason.WORKER_LOST, FailureReason.WORKER_SHUTDOWN})
+    | RETRIED_ELSEWHERE
 )
 
 

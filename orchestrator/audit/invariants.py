@@ -19,6 +19,7 @@ from runtime_jobs.states import (
     FINAL_STATES,
     LEASED_STATES,
     RESULT_FAILURES,
+    RETRIED_AUTOMATICALLY,
     SETTLING_STATES,
     STATUS,
     TRANSITIONS,
@@ -136,7 +137,7 @@ JOB_INVARIANTS = (
                 OR o.state = 'succeeded' OR j.attempt <> o.attempt + 1 OR j.root_job_ulid <> o.root_job_ulid
                 OR (j.retry_kind = 'automatic') <> (j.automatic_retries_spent > 0)
                 OR (j.retry_kind = 'automatic' AND (o.state <> 'failed'
-                    OR o.failure_reason NOT IN ('lease_expired', 'worker_lost', 'worker_shutdown')
+                    OR o.failure_reason NOT IN ({listed(sorted(RETRIED_AUTOMATICALLY))})
                     OR j.automatic_retries_spent <> o.automatic_retries_spent + 1)))""",
     ),
     Invariant(

@@ -92,6 +92,7 @@ def open_incident(
     now: datetime,
     job_ulid: str | None = None,
     webhook_ulid: str | None = None,
+    worker_ulid: str | None = None,
     reason: str = "",
     actor: Actor = SYSTEM,
 ) -> Incident:
@@ -100,12 +101,13 @@ def open_incident(
     Args:
         uow: The unit of work of the operation.
         kind: The cause.
-        org_slug: The organization.
+        org_slug: The organization, or an empty text.
         job_type: The job type, or an empty text.
         summary: A sentence for people.
         now: Timestamp of the incident.
         job_ulid: The job, if the incident concerns one. The caller makes sure that it has no unresolved incident.
         webhook_ulid: The webhook, if the incident concerns one, likewise.
+        worker_ulid: The worker, if the incident concerns one, likewise.
         reason: The reason of the job's failure.
         actor: The cause of the event.
     """
@@ -115,6 +117,7 @@ def open_incident(
         job_type=job_type,
         job_ulid=job_ulid,
         webhook_ulid=webhook_ulid,
+        worker_ulid=worker_ulid,
         reason=reason,
         summary=summary[:MAX_TEXT],
         opened_at=now,
@@ -125,7 +128,7 @@ def open_incident(
         actor=actor,
         after=_facts(incident) | {"status": str(incident.status)},
         reason=incident.summary,
-        org_slug=org_slug,
+        org_slug=org_slug or None,
         job_type=job_type or None,
         now=now,
     )
@@ -214,7 +217,7 @@ def _record(
         after=_facts(incident) | {"status": str(incident.status)},
         reason=reason,
         source_address=source_address,
-        org_slug=incident.org_slug,
+        org_slug=incident.org_slug or None,
         job_type=incident.job_type or None,
         now=now,
     )
@@ -226,6 +229,7 @@ def _facts(incident: Incident) -> dict[str, str]:
         "kind": incident.kind,
         "job_id": incident.job_ulid,
         "webhook_id": incident.webhook_ulid,
+        "worker_id": incident.worker_ulid,
         "reason": incident.reason,
     }
     return {name: str(value) for name, value in facts.items() if value}

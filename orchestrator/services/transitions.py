@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from django.conf import settings
+
 from leases.models import Lease
 from leases.scheduling.lanes import LaneKey, find_lanes, get_lane
 from leases.states import LeaseState
@@ -31,6 +33,7 @@ from runtime_jobs.states import (
     FAILURE_CLASSES,
     FINAL_STATES,
     RETRIED_AUTOMATICALLY,
+    RETRIED_ELSEWHERE,
     CancelReason,
     FailureReason,
     JobState,
@@ -438,16 +441,22 @@ def fail_or_cancel(
         cancel_now(uow, job, now=now, actor=actor, worker_id=worker_id, instead_of=str(reason))
         return None
     fail(uow, job, reason, message=message, now=now, actor=actor, worker_id=worker_id)
-    return retry_or_escalate(uow, job, reason, now=now)
+    return retry_or_escalate(uow, job, reason, now=now, worker_id=worker_id)
 
 
-def retry_or_escalate(uow: UnitOfWork, job: Job, reason: FailureReason, *, now: datetime) -> Job | None:
+def retry_or_escalate(
+    uow: UnitOfWork, job: Job, reason: FailureReason, *, now: datetime, worker_id: str | None = None
+) -> Job | None:
     """Create the automatic retry of a failed job, if the reason allows one and the job has one left.
 
-    Otherwise a failure of a worker or of the infrastructure opens an incident.
+    Otherwise a failure of a worker or of the infrastructure opens an incident. After a failure of its machine, the
+    worker is left out for the retry. The server, which executes jobs of a pool of its own, has no other machine.
     """
-    if reason in RETRIED_AUTOMATICALLY and job.automatic_retries_spent < job.automatic_retries:
-        return create_retry(uow, job, RetryKind.AUTOMATIC, now=now, actor=SYSTEM, reason=str(reason))
+    elsewhere = reason in RETRIED_ELSEWHERE
+    is_retried = reason in RETRIED_AUTOMATICALLY and not (elsewhere and job.pool == settings.EXPORT_POOL)
+    if is_retried and job.automatic_retries_spent < job.automatic_retries:
+        changes = {"excluded_workers": [*job.excluded_workers, worker_id]} if elsewhere and worker_id else {}
+        return create_retry(uow, job, RetryKind.AUTOMATIC, now=now, actor=SYSTEM, reason=str(reason), **changes)
     incidents.open_for_failed_job(uow, job, now=now)
     return None
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
+import subprocess
 import time
 import uuid
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -15,10 +18,11 @@ import pytest
 from leases.models import Lease
 from orchestrator import services
 from orchestrator.ingest.models import Run
+from orchestrator.models import Incident
 from runtime_jobs.db_time import database_now
 from runtime_jobs.models import Job, JobEvent, LogChunk
 from tests.factories import OPERATOR
-from tests.integration.conftest import Yard
+from tests.integration.conftest import SEEN_WITHIN, Yard
 from tests.workers.agent.scripted import wait_until
 from tests.workers.agent.worker_process import processes_with
 from workers.models import Worker
@@ -286,3 +290,46 @@ def test_many_jobs_leave_no_zombie(yard: Yard) -> None:
     for job in jobs:
         assert yard.ended(job, 60).public_status == "uploaded"
     wait_until(lambda: not zombies_below(worker.process.pid))
+
+
+@contextlib.contextmanager
+def small_disk(folder: Path, size: str) -> Iterator[None]:
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size},mode=0711", "none", folder], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+@pytest.mark.root
+def test_a_worker_with_a_small_disk_claims_nothing_and_says_so(yard: Yard) -> None:
+    with small_disk(yard.root / "small", "512m"):  # half of what a worker keeps free
+        small = yard.start(yard.enrol("small"), engine="bubblewrap")
+        job = yard.submit("sleep", "1", ttl=LONG)
+        reason = wait_until(lambda: Worker.objects.get(slug="small").unready_reason, SEEN_WITHIN)
+        assert re.fullmatch(r"Its work directory has [\d,]+ bytes free. A job needs 1,342,177,280\.", reason)
+        assert f"no claims: {reason}" in small.log
+        yard.start(yard.enrol("large"), engine="bubblewrap", WORKER_RESERVE_BYTES="0", WORKER_RESERVE_INODES="0")
+        assert yard.ended(job).public_status == "uploaded"
+        assert Lease.objects.get(job_id=job.job_ulid).worker.slug == "large"
+
+
+@pytest.mark.root
+def test_a_worker_that_fails_three_jobs_in_a_row_pauses_and_others_run_them(yard: Yard) -> None:
+    reserve = {"WORKER_RESERVE_BYTES": str(16 << 20), "WORKER_RESERVE_INODES": "0", "WORKER_DISK_VOLUMES": "no"}
+    with small_disk(yard.root / "small", "64m"):
+        small = yard.start(yard.enrol("small"), engine="bubblewrap", **reserve)
+        jobs = [yard.submit("sh", "-c", "head -c 58M /dev/zero > full; sleep 3", ttl=LONG) for _ in range(3)]
+        failed = [yard.ended(job) for job in jobs]
+        assert {(job.state, job.failure_reason) for job in failed} == {("failed", "worker_disk_full")}
+        reason = wait_until(lambda: Worker.objects.get(slug="small").unready_reason, SEEN_WITHIN)
+        assert reason.startswith("3 jobs in a row failed for reasons of this worker, the last one: ")
+        assert f"no claims: {reason}" in small.log
+        (incident,) = Incident.objects.unresolved()
+        assert (incident.kind, incident.worker_ulid) == ("worker", Worker.objects.get(slug="small").worker_id)
+        yard.start(yard.enrol("large"), "--capacity", "2", engine="bubblewrap", **reserve)
+        for job in jobs:
+            (retry,) = yard.retries_of(job)
+            assert retry.excluded_workers == [Worker.objects.get(slug="small").worker_id]
+            assert yard.ended(retry).public_status == "uploaded"

@@ -6,6 +6,7 @@ The final message of a job claims the next one for its slot (`next_claim`). A sl
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -26,9 +27,9 @@ from workers.agent.failpoints import failpoint
 from workers.agent.http.client import ClaimOffer, OrchestratorClient
 from workers.agent.http.wire import LeasePayload
 from workers.agent.next_claim import NextClaim
+from workers.agent.readiness import Unready
 from workers.agent.retry import Backoff, RetryBudget, retry
 from workers.agent.slots import WorkerSlots
-from workers.agent.workspace import WorkFolder
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +39,8 @@ WAIT_SECONDS = 5.0
 WAIT_SECONDS_ONCE = 30.0
 REFUSED_SECONDS = 10.0  # between claims of a worker that the server rejects: its token may be rotated
 MAX_CLAIMED = 64  # in one call; the server's own bound
+UNREADY_SECONDS = 5.0  # between looks whether the worker may claim again
+REPORT_SECONDS = 30.0  # between reports that it may not
 SHUTDOWN_SECONDS = 10.0  # for the final messages of jobs that a second signal stops
 
 
@@ -73,14 +76,25 @@ class ClaimLoop:
         client: OrchestratorClient,
         offer: ClaimOffer,
         slots: WorkerSlots,
-        folder: WorkFolder,
         start_attempt: Callable[[ActiveJob], JobAttempt],
+        unready: Callable[[], Unready | None] = lambda: None,
         wait_seconds: float = WAIT_SECONDS,
     ) -> None:
+        """Make the loop.
+
+        Args:
+            client: The client.
+            offer: What the worker offers.
+            slots: The places for jobs.
+            start_attempt: Starts a job.
+            unready: Returns why the worker does not claim now, or None. Any thread may call it.
+            wait_seconds: How long the server may wait for a job.
+        """
         self._client = client
         self._offer = offer
         self._slots = slots
-        self._folder = folder
+        self._unready = unready
+        self._reported_at = -math.inf  # when the server last learned that the worker is not ready
         self._start_attempt = start_attempt
         self._wait_seconds = wait_seconds
         self._key, self._requested = str(ULID()), 0  # of the current claim, and for how many jobs; 0: none
@@ -124,9 +138,11 @@ class ClaimLoop:
 
     def _claim_once(self, *, once: bool) -> bool | None:
         """Claim once. True: a job runs; False: there is none; None: no request was sent or answered."""
-        if self._is_full():
-            self.draining.wait(5)
+        if unready := self._unready():
+            self._report(unready)
+            self.draining.wait(UNREADY_SECONDS)
             return None
+        self._reported_at = -math.inf
         slots = self._free_slots(once=once)
         if not slots:
             return None
@@ -178,7 +194,7 @@ class ClaimLoop:
 
         While a claim waits, there is no job for this worker: the slot joins the claim after it.
         """
-        if not self._claims_next or self._is_claiming or self.draining.is_set() or self._is_full():
+        if not self._claims_next or self._is_claiming or self.draining.is_set() or self._unready():
             return None
         return self._offer
 
@@ -259,8 +275,13 @@ class ClaimLoop:
         with self._lock:
             return list(self._running.values())
 
-    def _is_full(self) -> bool:
-        full = self._folder.is_nearly_full()
-        if full:
-            logger.error("no claims: less than a tenth of the disk is free path=%s", self._folder.path)
-        return full
+    def _report(self, unready: Unready) -> None:
+        """Say why there are no claims, again and again: a worker that is silent is taken for offline."""
+        if time.monotonic() - self._reported_at < REPORT_SECONDS:
+            return
+        self._reported_at = time.monotonic()
+        logger.error("no claims: %s", unready.message)
+        try:
+            self._client.report_unready(unready.reason, unready.message)
+        except (ServerUnreachable, RequestRejected) as error:
+            logger.warning("the server does not know that there are no claims error=%r", str(error))

@@ -8,6 +8,7 @@ from workers.agent.checkout import Checkout
 from workers.agent.heartbeat import HeartbeatSender
 from workers.agent.http.client import OrchestratorClient
 from workers.agent.http.wire import JobPayload
+from workers.agent.readiness import OwnFailures, Unready
 from workers.agent.result_delivery import ResultDelivery
 from workers.agent.result_spool import ResultSpool
 from workers.agent.workspace import WorkFolder
@@ -28,6 +29,12 @@ class WorkerContext:
     spool: ResultSpool
     delivery: ResultDelivery
     limits: RunLimits = field(default_factory=RunLimits)
+    failures: OwnFailures = field(default_factory=OwnFailures)
+
+    def unready(self) -> Unready | None:
+        """Return why this worker does not claim now, or None."""
+        shortage = self.engine.shortage(self.folder.path)
+        return Unready("disk_low", shortage) if shortage else self.failures.pause()
 
     def missing_capabilities(self, job: JobPayload) -> list[str]:
         """Return what this job requires and the worker cannot offer, for people."""

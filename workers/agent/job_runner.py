@@ -145,12 +145,13 @@ class JobRunner:
             self._client.fail(JobFailed("worker_shutdown", "The worker was stopped while the command ran."))
         elif self._abandoned:
             self._client.release(JobReleased("The worker is stopping.", unable=False, otherwise="worker_shutdown"))
-        elif isinstance(end, JobReleased):
+        elif isinstance(end, JobReleased) and not self._command_started:
+            self._context.failures.record(end.otherwise, str(end))
             self._client.release(end)
-        elif isinstance(end, JobFailed):
-            self._client.fail(end)
         else:
-            self._client.fail(JobFailed("worker_error", "The command was stopped without a request."))
+            failure = _as_failure(end)
+            self._context.failures.record(failure.reason, str(failure))
+            self._client.fail(failure)
 
     def _acknowledge(self) -> None:
         asked_at = boottime()
@@ -188,7 +189,7 @@ class JobRunner:
     def _fail_if_too_large(self, error: OSError, workspace: Path) -> None:
         """Raise JobFailed if the repository has filled the slot's volume, and not the worker's own disk."""
         folder, limit = self._context.folder, self._context.limits.disk_bytes
-        in_volume = workspace.parent != folder.jobs and not folder.is_nearly_full()
+        in_volume = workspace.parent != folder.jobs and not self._context.engine.shortage(folder.path)
         if in_volume and error.errno in {errno.ENOSPC, errno.EDQUOT}:
             message = f"The repository is too large: it does not fit into the job's disk of {limit:,} bytes."
             raise JobFailed("checkout_failed", message) from None
@@ -318,6 +319,7 @@ class JobRunner:
         """Keep the result on disk until the server has it. Without a payload there is nothing to upload."""
         entry = SpoolEntry(self._context.client.server, self._lease, final, payload)
         self._context.spool.put(entry)
+        self._context.failures.record(final.get("reason"), final.get("message", ""))
         self._uploading = True
         failpoint("worker.upload.before")
         try:
@@ -360,3 +362,10 @@ class JobRunner:
         if self._client.over.is_set():
             return 0.0
         return FLUSH_SECONDS_STOPPED if self._stop.requested.is_set() else FLUSH_SECONDS
+
+
+def _as_failure(end: JobFailed | JobReleased | JobStopped) -> JobFailed:
+    """Return the failure of a job that can no longer be released, because its command has started."""
+    if isinstance(end, JobStopped):
+        return JobFailed("worker_error", "The command was stopped without a request.")
+    return end if isinstance(end, JobFailed) else JobFailed(end.otherwise, str(end))

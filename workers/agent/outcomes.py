@@ -61,8 +61,13 @@ def check_outcome(result: RunResult, spec: RunSpec) -> None:
         raise JobFailed(reason, one_line(message), result.exit_code)
 
 
-def classify_exception(error: Exception) -> JobFailed:
-    """Return the failure for an error of this worker, without the error's own text, which may hold anything."""
-    if isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT}:
-        return JobFailed("worker_disk_full", "The worker's disk is full.")
-    return JobFailed("worker_error", f"The worker failed: {type(error).__name__}.")
+def classify_exception(error: Exception) -> JobFailed | JobReleased:
+    """Return the end for an error of this worker, without the error's own text, which may hold anything.
+
+    An error of the machine is not one of every machine. Too late for a release, the job fails.
+    """
+    if not isinstance(error, OSError):
+        return JobFailed("worker_error", f"The worker failed: {type(error).__name__}.")
+    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+        return JobReleased("The worker's disk is full.", unable=True, otherwise="worker_disk_full")
+    return JobReleased(f"The worker failed: {type(error).__name__}.", unable=True, otherwise="worker_error")

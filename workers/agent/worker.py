@@ -98,7 +98,7 @@ class WorkerProcess:
                 client=self._client,
                 offer=ClaimOffer(context.worker_id, self._options.pool, capabilities(found, self._engine.isolation)),
                 slots=slots,
-                folder=folder,
+                unready=context.unready,
                 start_attempt=lambda claimed: JobRunner(context, claimed.lease, claimed.slot, claimed.next_claim),
             )
             with signals.handled(loop.drain, loop.abandon):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 import stat
 import subprocess
 from pathlib import Path
@@ -14,7 +13,6 @@ from workers.agent.slots import locked
 
 logger = logging.getLogger(__name__)
 
-LEAST_FREE = 0.10  # of the disk; below it nothing new is claimed
 WIPE_SECONDS = 300
 # In the volume of a slot, which the engine replaces if it is not empty: the slot may have its next lease already, which
 # is to be acknowledged within 30 seconds.
@@ -50,10 +48,6 @@ class WorkFolder:
         for step in (self.jobs, *self.jobs.parents):
             if not step.stat().st_mode & stat.S_IXOTH:
                 raise WorkerStartError(f"the uids of the slots cannot enter {step}: set --work-dir, or chmod o+x it")
-
-    def is_nearly_full(self) -> bool:
-        usage = shutil.disk_usage(self.path)
-        return usage.free < usage.total * LEAST_FREE
 
     def make_workspace(self, job_id: str, owner: int | None, parent: Path | None = None) -> Path:
         """Return a new, empty directory for a job.

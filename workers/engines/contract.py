@@ -4,10 +4,10 @@ This file contains all that is needed to write another engine.
 
 Order of calls. `reserved()` for each slot, for the life of the worker. `check()` once, at the worker's start, in the
 worker's own process and in the thread that later starts the jobs' threads: it tests what this machine can enforce, and
-may move them into a mount namespace. `clean()` next, for what an earlier process of the worker left. `directory()`
-before each job, for its workspace; `reset()` after its workspace was removed. `run()` once per job, from a thread that
-lives as long as the job; several may run at the same time in different slots. `StopSignal.request()` may come from any
-thread, at any time, also before `run` began and after it ended.
+may move them into a mount namespace. `clean()` next, for what an earlier process of the worker left. `shortage()`
+before each claim. `directory()` before each job, for its workspace; `reset()` after its workspace was removed. `run()`
+once per job, from a thread that lives as long as the job; several may run at the same time in different slots.
+`StopSignal.request()` may come from any thread, at any time, also before `run` began and after it ended.
 
 The workspace. The caller makes it in `directory(slot, ...)`, which may be a file system of its own. It gives the
 workspace to `owner(slot)` (nothing to do where that is None). The uid must be able to reach it: every directory above
@@ -244,6 +244,10 @@ class Engine(Protocol):
 
     def reset(self, slot: int) -> None:
         """Prepare the slot's directory for the next job, after the workspace was removed."""
+        ...
+
+    def shortage(self, folder: Path) -> str | None:
+        """Return what the file system of this directory lacks for another job, for an operator, or None."""
         ...
 
     def mount_points(self, spec: RunSpec) -> MountPoints:

@@ -156,6 +156,9 @@ class NullEngine:
     def reset(self, slot: int) -> None:
         pass
 
+    def shortage(self, folder: Path) -> str | None:  # noqa: ARG002  # it keeps nothing free
+        return None
+
     def mount_points(self, spec: RunSpec) -> MountPoints:
         return MountPoints(workspace=str(spec.workspace))
 

@@ -218,6 +218,14 @@ class Worker(models.Model):
     offered = ArrayField(models.CharField(max_length=63), null=True, editable=False)
     offered_types = ArrayField(models.CharField(max_length=50), null=True, editable=False)
     offered_isolation = models.CharField(max_length=20, null=True, editable=False, choices=ISOLATION_CHOICES)
+    unready_reason = models.CharField(
+        max_length=500,
+        blank=True,
+        default="",
+        db_default="",
+        editable=False,
+        help_text="Why the worker does not claim jobs, as it reported. Its next claim clears it.",
+    )
     created_at = models.DateTimeField(db_default=Now(), editable=False)
     modified_at = models.DateTimeField(db_default=Now(), editable=False)
     archived_at = models.DateTimeField(null=True, editable=False)

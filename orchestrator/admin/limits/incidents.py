@@ -22,16 +22,19 @@ from orchestrator.admin.labels import stored_actor_label
 from orchestrator.admin.limits.pause import OPERATE
 from orchestrator.models import Incident, IncidentKind, IncidentStatus, Webhook
 from runtime_jobs.models import Job
+from workers.models import Worker
 
 KINDS: dict[str, str] = {
     IncidentKind.BREAKER: "Breaker",
     IncidentKind.JOB: "Failed job",
     IncidentKind.REPLAY: "Replay",
     IncidentKind.WEBHOOK: "Webhook",
+    IncidentKind.WORKER: "Worker",
 }
 RESOLVED_BY: dict[str, str] = {
     IncidentKind.JOB: " Its job stays failed. A retry of the job resolves the incident, too.",
     IncidentKind.WEBHOOK: " Its webhook stays paused. Its activation resolves the incident, too.",
+    IncidentKind.WORKER: " Its worker claims again after its pause.",
 }
 COLOURS: dict[str, str] = {
     IncidentStatus.OPEN: "danger",
@@ -138,11 +141,13 @@ class IncidentAdmin(LargeTableAdmin):
 
     @display(description="Subject")
     def subject(self, incident: Incident) -> SafeString | str:
-        """Link the job, the webhook or the breaker."""
+        """Link the job, the webhook, the worker or the breaker."""
         if incident.job_ulid:
             return formatting.link(formatting.change_url(Job, incident.job_ulid), incident.job_ulid)
         if incident.webhook_ulid:
             return formatting.link(formatting.change_url(Webhook, incident.webhook_ulid), incident.webhook_ulid)
+        if worker := Worker.objects.filter(worker_id=incident.worker_ulid).first() if incident.worker_ulid else None:
+            return formatting.link(formatting.change_url(Worker, worker.pk), worker.slug)
         if incident.kind != IncidentKind.BREAKER:
             return incident.org_slug
         address = formatting.changelist_url(Breaker, org_slug=incident.org_slug, job_type=incident.job_type)

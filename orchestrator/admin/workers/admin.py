@@ -32,6 +32,7 @@ from workers.registry.models import WorkerState
 HEALTH: dict[str, tuple[str, str]] = {
     "online": ("Online", "success"),
     "offline": ("Offline", "danger"),
+    "not_ready": ("Not ready", "warning"),
     "never_connected": ("Never connected", "default"),
     WorkerState.DRAINING: ("Draining", "info"),
     WorkerState.MAINTENANCE: ("In maintenance", "warning"),
@@ -162,4 +163,6 @@ def health_of(worker: Worker) -> str:
         return worker.state
     if worker.last_seen_at is None:
         return "never_connected"
-    return "offline" if timezone.now() - worker.last_seen_at >= SILENT_AFTER else "online"
+    if timezone.now() - worker.last_seen_at >= SILENT_AFTER:
+        return "offline"
+    return "not_ready" if worker.unready_reason else "online"

@@ -90,7 +90,9 @@ def _no_match_message(match: WorkerMatch) -> str:
     if not match.alive:
         return f"No worker is online in the pool {match.pool}."
     if not match.missing:
-        return f"Each matching worker of the pool {match.pool} has released the job as unable to run it."
+        return (
+            f"Each matching worker of the pool {match.pool} has released the job as unable to run it, or is not ready."
+        )
     names = [_describe(entry, match.specs) for entry in match.missing]
     return f"No worker of the pool {match.pool} offers {join_words(names)}; {are(match.alive, 'worker')} online."
 

@@ -17,7 +17,7 @@ WITH RECURSIVE ranks AS (
     SELECT worker_id, expires_at > clock_timestamp() AS is_live
       FROM runtime_worker_leases WHERE completed_at IS NULL AND pool = %(pool)s
 ), pool_workers AS (
-    SELECT w.state, w.last_seen_at > clock_timestamp() - %(silent)s AS is_online,
+    SELECT w.state, w.unready_reason = '' AS is_ready, w.last_seen_at > clock_timestamp() - %(silent)s AS is_online,
            w.capacity - count(*) FILTER (WHERE open_leases.is_live) AS free
       FROM workers_worker w JOIN workers_pool p ON p.id = w.pool_id LEFT JOIN open_leases USING (worker_id)
      WHERE p.slug = %(pool)s AND w.state <> 'revoked'
@@ -36,7 +36,8 @@ SELECT (SELECT count(*) FROM (
                  LIMIT %(max_counted)s) waiting
              LIMIT %(max_counted)s) bounded) AS servable,
        (SELECT count(*) FROM open_leases) AS running,
-       (SELECT coalesce(sum(greatest(free, 0)), 0)::integer FROM pool_workers WHERE state = 'active' AND is_online) AS idle_slots,
+       (SELECT coalesce(sum(greatest(free, 0)), 0)::integer FROM pool_workers
+         WHERE state = 'active' AND is_online AND is_ready) AS idle_slots,
        (SELECT count(*) FROM pool_workers WHERE state = 'active' AND is_online) AS active,
        (SELECT count(*) FROM pool_workers WHERE state = 'active' AND is_online IS NOT TRUE) AS silent,
        (SELECT count(*) FROM pool_workers WHERE state = 'draining') AS draining,

@@ -177,6 +177,7 @@ READ_BY_PRINCIPALS = {
 # Written by claims and requests, or displayed only.
 NOT_READ = {
     "id", "note", "session", "last_seen_at", "offered", "offered_types", "offered_isolation", "created_at",
+    "unready_reason",  # a claim that finds an old value writes it once more
     "agent_version", "name", "archived_at", "modified_at",  # displayed from rows that are read anew; archiving changes the state, too
 }  # fmt: skip
 

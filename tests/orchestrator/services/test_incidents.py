@@ -55,7 +55,7 @@ class TestOpening:
 
     @pytest.mark.parametrize("reason", FailureReason)
     def test_the_class_of_the_failure_decides(self, reason):
-        if reason in {"never_acknowledged", "lease_expired", "worker_lost", "worker_shutdown"}:
+        if reason in {"never_acknowledged", "lease_expired", "worker_lost", "worker_shutdown", "worker_disk_full"}:
             return  # those are retried first, or found by the server
         failed(reason)
         assert Incident.objects.exists() == (reason in ESCALATED_FAILURES)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -67,7 +66,7 @@ class Stage:
             client=context.client,
             offer=offered,
             slots=self.slots,
-            folder=context.folder,
+            unready=context.unready,
             start_attempt=lambda claimed: JobRunner(context, claimed.lease, claimed.slot, claimed.next_claim),
             wait_seconds=0.1,
         )
@@ -242,10 +241,8 @@ def test_once_is_one_job(stage: Stage, server: ScriptedServer) -> None:
 def test_a_nearly_full_disk_claims_nothing(
     stage: Stage, bench: WorkerContext, server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    usage = shutil.disk_usage(bench.folder.path)
-
     def fill() -> None:
-        monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(total=100, free=5))
+        monkeypatch.setattr(bench.engine, "shortage", lambda _: "No room.", raising=True)
 
     server.on("leases", Answer(201, lease_of(1)))
     server.on("acknowledge", then(fill, Answer()))

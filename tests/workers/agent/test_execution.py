@@ -22,6 +22,7 @@ from workers.agent import job_runner
 from workers.agent.checkout import Checkout
 from workers.agent.context import WorkerContext
 from workers.agent.http.client import OrchestratorClient
+from workers.agent.readiness import OwnFailures
 from workers.engines.contract import Engine, EngineCapabilities, Isolation, RunResult
 from workers.engines.null import FLAG, NullEngine
 
@@ -455,16 +456,13 @@ def test_a_full_disk_is_named_and_not_the_job_s_fault(
     assert body["result"] == {"status": "failed", "reason": "worker_disk_full", "message": "The worker's disk is full."}
 
 
-@pytest.mark.parametrize(
-    ("in_volume", "reason"), [(True, "checkout_failed"), (False, "worker_disk_full")], ids=["volume", "machine"]
-)
+@pytest.mark.parametrize("in_volume", [True, False], ids=["volume", "machine"])
 def test_a_repository_that_fills_the_slot_s_volume_is_too_large(
     bench: WorkerContext,
     server: ScriptedServer,
     commit: str,
     monkeypatch: pytest.MonkeyPatch,
     in_volume: bool,
-    reason: str,
 ) -> None:
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
@@ -473,11 +471,38 @@ def test_a_repository_that_fills_the_slot_s_volume_is_too_large(
     volume.mkdir()
     monkeypatch.setattr(bench.engine, "directory", lambda *_: volume if in_volume else bench.folder.jobs)
     monkeypatch.setattr(Checkout, "fetch", full)
-    monkeypatch.setattr(type(bench.folder), "is_nearly_full", lambda _: False)
     a_run(bench, commit, "exit=0").run()
-    ((_, body),) = finals(server)
-    assert body["result"]["reason"] == reason
+    ((call, body),) = finals(server)
+    if in_volume:
+        assert (call, body["result"]["reason"]) == ("fail", "checkout_failed")
+    else:
+        assert (call, body) == ("release", {"message": "The worker's disk is full.", "unable": True})
     assert list(volume.iterdir()) == []
+
+
+def test_a_worker_pauses_after_three_failures_in_a_row_of_its_own(bench: WorkerContext, commit: str) -> None:
+    now = 0.0
+    bench = replace(bench, failures=OwnFailures(lambda: now))
+    own, of_the_job = ("sandbox-failed", "kind=worker_disk_full", "nonsense"), ("kind=timeout", "exit=0")
+    for words in (*own[:2], of_the_job[0], *own[:2], of_the_job[1], *own[:2]):
+        a_run(bench, commit, words).run()
+        assert bench.unready() is None, words
+    a_run(bench, commit, own[2]).run()
+    unready = bench.unready()
+    assert unready is not None
+    assert unready.reason == "repeated_failures"
+    last = "The worker failed: ValueError."
+    assert unready.message == f"3 jobs in a row failed for reasons of this worker, the last one: {last}"
+    now = 300.0
+    assert bench.unready() is None
+    a_run(bench, commit, own[0]).run()
+    now += 599
+    assert bench.unready() is not None, "each further failure doubles the pause"
+    now += 1
+    assert bench.unready() is None
+    a_run(bench, commit, "exit=0").run()
+    a_run(bench, commit, own[0]).run()
+    assert bench.unready() is None
 
 
 def test_a_failure_of_the_worker_tells_its_kind_and_not_its_text(

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import shutil
 import threading
 import time
 from collections.abc import Iterator
@@ -15,8 +14,8 @@ from workers.agent import claim_loop, retry
 from workers.agent.claim_loop import ActiveJob, ClaimLoop
 from workers.agent.errors import WorkerStartError
 from workers.agent.http.client import ClaimOffer, OrchestratorClient
+from workers.agent.readiness import Unready
 from workers.agent.slots import WorkerSlots
-from workers.agent.workspace import WorkFolder
 
 JOB = Answer(201, claim_body())
 NONE = Answer(204)
@@ -52,11 +51,12 @@ class Stage:
         self.stubborn = False
         self.error: Exception | None = None
         self.slots = WorkerSlots(capacity, tmp_path / "slots")
-        self.folder = WorkFolder(tmp_path / "work")
+        self.unready: Unready | None = None
         offer = ClaimOffer("wrk_01jworker", "shared-linux", {"linux": True})
         self.loop = ClaimLoop(
-            client=client, offer=offer, slots=self.slots, folder=self.folder, start_attempt=self.begin, wait_seconds=0.1
-        )
+            client=client, offer=offer, slots=self.slots, start_attempt=self.begin, unready=lambda: self.unready,
+            wait_seconds=0.1,
+        )  # fmt: skip
         self.thread = threading.Thread(target=self.run, daemon=True)
 
     def begin(self, claimed: ActiveJob) -> FakeAttempt:
@@ -78,7 +78,6 @@ class Stage:
             self.thread.join(10)
             assert not self.thread.is_alive()
         self.slots.close()
-        self.folder.close()
 
 
 @pytest.fixture
@@ -242,14 +241,17 @@ def test_a_job_that_cannot_be_read_costs_nobody_but_itself(stage: Stage, server:
     assert len(server.received("release")) == 1
 
 
-def test_a_nearly_full_disk_takes_no_new_job(
+def test_a_worker_that_is_not_ready_claims_nothing_and_says_so(
     stage: Stage, server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    usage = shutil.disk_usage(stage.folder.path)
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(total=100, free=5))
+    monkeypatch.setattr(claim_loop, "UNREADY_SECONDS", 0.01)
+    server.on("unready", Answer(503))  # what the server does not learn is true all the same
+    stage.unready = Unready("disk_low", "No room.")
     stage.start()
     time.sleep(0.3)
-    assert server.asked == []
+    assert [asked.json for asked in server.asked] == [{"reason": "disk_low", "message": "No room."}]
+    stage.unready = None
+    wait_until(lambda: server.received("leases"))
 
 
 def test_a_job_claimed_just_before_the_end_hears_of_it(stage: Stage, server: ScriptedServer) -> None:

@@ -1,22 +1,15 @@
 from __future__ import annotations
 
 import os
-import shutil
 import stat
 import subprocess
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
 from workers.agent.errors import WorkerStartError
 from workers.agent.workspace import WorkFolder
-
-
-class Usage(NamedTuple):
-    total: int
-    used: int
-    free: int
 
 
 @pytest.fixture
@@ -139,11 +132,3 @@ def test_what_an_earlier_life_left_is_removed(folder: WorkFolder) -> None:
     (folder.jobs / "rtj_2.gitconfig").touch()
     folder.remove_all()
     assert list(folder.jobs.iterdir()) == []
-
-
-@pytest.mark.parametrize(("free", "full"), [(9, True), (11, False)])
-def test_a_tenth_of_the_disk_stays_free(
-    folder: WorkFolder, monkeypatch: pytest.MonkeyPatch, free: int, full: bool
-) -> None:
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(100, 100 - free, free))
-    assert folder.is_nearly_full() is full

@@ -16,7 +16,8 @@ from tests.workers.engines.conftest import FIRST_UID, REAL, SMALL
 from workers.engines.contract import EngineUnavailable, StopSignal
 from workers.engines.limits import disk, volumes
 from workers.engines.limits.disk import deleted_use, tree_use
-from workers.engines.limits.resource_monitor import Reserve, ResourceMonitor, TreeGauge
+from workers.engines.limits.reserve import FreeSpace, Reserve
+from workers.engines.limits.resource_monitor import ResourceMonitor, TreeGauge
 from workers.engines.sandbox import self_test
 
 MIB = 1 << 20
@@ -382,7 +383,7 @@ def test_the_largest_job_is_stopped_first(tmp_path):
             return False
 
         def free(self):
-            return self.left, None
+            return FreeSpace(self.left)
 
     def monitor(taken, free):
         return ResourceMonitor(SMALL, Fixed(taken, free), list, counts_all=False, reserve=Reserve(bytes=100))

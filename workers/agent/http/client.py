@@ -35,6 +35,7 @@ from workers.agent.sanitize import one_line
 logger = logging.getLogger(__name__)
 
 LEASES = "/v1/runtime/leases"
+UNREADY = "/v1/runtime/workers/unready"
 BUSY = frozenset({408, 425, 429})  # the same request may succeed later
 _OF_PROXIES = frozenset({403, 404, 407, *range(300, 400)})  # proxies and their log-in pages answer so, too
 ARTIFACT_QUOTA = "artifact_quota"  # 429 as well, but the job has all artifacts that it may have
@@ -115,6 +116,10 @@ class OrchestratorClient:
         if not isinstance(sent, list) or not sent:
             raise ProtocolError("leases")
         return self._parse_leases(sent)
+
+    def report_unready(self, reason: str, message: str) -> None:
+        """Report why this worker does not claim. The next claim says that it is ready again."""
+        self._post(UNREADY, {"reason": reason, "message": message}, self._timeouts)
 
     def _parse_leases(self, sent: list[Any]) -> list[LeasePayload]:
         """Parse the leases; release those that cannot be parsed."""

@@ -11,13 +11,13 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Protocol
 
-from workers.engines.contract import SPARE, RunLimits
+from workers.engines.contract import RunLimits
 from workers.engines.limits import disk
 from workers.engines.limits.disk import DiskUse
+from workers.engines.limits.reserve import FreeSpace, Reserve
 from workers.engines.limits.volumes import Volume, Volumes
 from workers.engines.sandbox import processes
 from workers.engines.sandbox.processes import HostProcess
@@ -25,18 +25,6 @@ from workers.engines.sandbox.processes import HostProcess
 _TICK = 0.1
 _MIN_PAUSE, _MAX_PAUSE, _PAUSE_PER_WALK = 0.5, 1.0, 10  # seconds between walks: a tenth of the time while that is short
 _OWN_BYTES, _OWN_INODES = 1 << 20, 16  # directories and block lists of the engine, in a volume
-
-
-@dataclass(frozen=True)
-class Reserve:
-    """The free space that the worker's file system keeps. Below it jobs are stopped as an infrastructure failure."""
-
-    bytes: int = 1 << 30
-    inodes: int = 10_000
-
-    def of(self, slot: int) -> Reserve:
-        """Return no reserve for a self-test: it writes to the machine's temporary directory, which may be small."""
-        return Reserve(0, 0) if slot in SPARE else self
 
 
 class Gauge(Protocol):
@@ -50,8 +38,8 @@ class Gauge(Protocol):
 
     def exceeds(self, use: DiskUse) -> bool: ...
 
-    def free(self) -> tuple[int, int | None]:
-        """Return the free bytes and inodes of the worker's file system; None: it has no number of inodes."""
+    def free(self) -> FreeSpace:
+        """Return the free space of the worker's file system."""
         ...
 
 
@@ -72,11 +60,8 @@ class VolumeGauge:
         over_inodes = use.entries > limits.max_inodes + _OWN_INODES
         return use.is_full or over_inodes or use.bytes > limits.disk_bytes + _OWN_BYTES
 
-    def free(self) -> tuple[int, int | None]:
-        """Return the free space without the blocks that jobs have written and the images have not allocated yet."""
-        found = self.volume.machine()
-        free = found.f_bavail * found.f_frsize - self.volumes.unwritten_bytes()
-        return free, found.f_favail if found.f_files else None
+    def free(self) -> FreeSpace:
+        return FreeSpace.of(self.volume.machine(), self.volumes.unwritten_bytes())
 
 
 class TreeGauge:
@@ -120,9 +105,8 @@ class TreeGauge:
     def exceeds(self, use: DiskUse) -> bool:
         return use.bytes > self.limits.disk_bytes or use.entries > self.limits.max_inodes
 
-    def free(self) -> tuple[int, int | None]:
-        found = os.statvfs(self.spaces[0])
-        return found.f_bavail * found.f_frsize, found.f_favail if found.f_files else None
+    def free(self) -> FreeSpace:
+        return FreeSpace.of(os.statvfs(self.spaces[0]))
 
     def close(self) -> None:
         with self._lock:
@@ -207,12 +191,7 @@ class ResourceMonitor(threading.Thread):
             self.exceeded = self.exceeded or "disk_full"
 
     def _check_reserve(self) -> None:
-        """Stop the largest job below the reserve, and every job below half of it."""
-        free, inodes = self.gauge.free()
-        share = free / max(self.reserve.bytes, 1)
-        if inodes is not None:
-            share = min(share, inodes / max(self.reserve.inodes, 1))
-        if share < 0.5 or (share < 1 and self._is_largest()):
+        if self.reserve.must_stop(self.gauge.free(), is_largest=self._is_largest()):
             self.exceeded = self.exceeded or "worker_disk_full"
 
     def _is_largest(self) -> bool:

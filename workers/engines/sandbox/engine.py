@@ -21,7 +21,7 @@ from workers.engines.contract import (
     StopSignal,
 )
 from workers.engines.limits import cgroups, volumes
-from workers.engines.limits.resource_monitor import Reserve
+from workers.engines.limits.reserve import FreeSpace, Reserve
 from workers.engines.limits.volumes import Volumes
 from workers.engines.network.egress import EgressResolver
 from workers.engines.sandbox import self_test
@@ -96,6 +96,10 @@ class SandboxEngine(abc.ABC):
     def reset(self, slot: int) -> None:
         if self.volumes:
             self.volumes.reset(slot)
+
+    def shortage(self, folder: Path) -> str | None:
+        unwritten_bytes = self.volumes.unwritten_bytes() if self.volumes else 0
+        return self.reserve.shortage(FreeSpace.of(os.statvfs(folder), unwritten_bytes))
 
     def check(self) -> EngineCapabilities:
         why_not = self._find_volumes()

@@ -11,7 +11,8 @@ from typing import Self
 from workers.engines.contract import RunSpec
 from workers.engines.limits import disk
 from workers.engines.limits.cgroups import ControlGroup
-from workers.engines.limits.resource_monitor import Gauge, Reserve, TreeGauge, VolumeGauge
+from workers.engines.limits.reserve import Reserve
+from workers.engines.limits.resource_monitor import Gauge, TreeGauge, VolumeGauge
 from workers.engines.limits.volumes import Volumes
 from workers.engines.network.egress import PORT, EgressResolver
 from workers.engines.sandbox.processes import HostProcess

@@ -21,6 +21,7 @@ _FIELDS: dict[str, Any] = {
     "job_type": "steps",
     "job_id": "rtj_01kkygkagq0jk17bx6y1w8c3df",
     "webhook_id": None,
+    "worker_id": None,
     "reason": "lease_expired",
     "summary": "A steps job of sandtrace/web failed: lease_expired.",
     "opened_at": "2026-03-17T20:00:00Z",

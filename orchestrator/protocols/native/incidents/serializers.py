@@ -37,13 +37,15 @@ class IncidentOutput(serializers.Serializer):
     kind = serializers.ChoiceField(
         choices=[str(kind) for kind in IncidentKind],
         help_text="`breaker`: a circuit breaker opened. `job`: a job failed through no fault of its own, and nothing "
-        "retries it. `replay`: a replay had another result. `webhook`: a receiver has failed for days.",
+        "retries it. `replay`: a replay had another result. `webhook`: a receiver has failed for days. "
+        "`worker`: a worker pauses, because its jobs fail for reasons of its own.",
     )
     status = serializers.ChoiceField(choices=[str(status) for status in IncidentStatus])
-    org_slug = serializers.CharField()
+    org_slug = serializers.CharField(allow_blank=True, help_text="Empty for an incident of a worker.")
     job_type = serializers.CharField(allow_blank=True)
     job_id = serializers.CharField(allow_null=True)
     webhook_id = serializers.CharField(allow_null=True, help_text="The webhook whose receiver has failed.")
+    worker_id = serializers.CharField(allow_null=True, help_text="The worker whose jobs fail.")
     reason = serializers.CharField(allow_null=True, help_text="The failure reason of the job.")
     summary = serializers.CharField()
     opened_at = serializers.DateTimeField()

@@ -17,6 +17,7 @@ def serialize_incident(incident: Incident) -> dict[str, Any]:
         "job_type": incident.job_type,
         "job_id": incident.job_ulid,
         "webhook_id": incident.webhook_ulid,
+        "worker_id": incident.worker_ulid,
         "reason": incident.reason or None,
         "summary": incident.summary,
         "opened_at": format_timestamp(incident.opened_at),

@@ -255,6 +255,20 @@ RELEASE_DOCS = _lease_docs(
     "release_runtime_lease", serializers.ReleaseInput, "conflict", "illegal_move", examples=(RELEASED,)
 )
 
+UNREADY_DOCS = operation_docs(
+    "report_runtime_worker_unready",
+    request=serializers.UnreadyInput,
+    responses={204: None},
+    parameters=[WORKER_SESSION],
+    examples=[
+        request_example(
+            "too little disk",
+            {"reason": "disk_low", "message": "Its work directory has 536,870,912 bytes free. A job needs more."},
+        )
+    ],
+    codes=("stale_lease",),
+)
+
 
 def _batch_docs(
     operation_id: str,

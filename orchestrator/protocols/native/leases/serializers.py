@@ -33,6 +33,7 @@ from orchestrator.protocols.native.jobs.serializers import (
     TriggerOutput,
 )
 from orchestrator.protocols.native.serializers import SLUG, ProgressInput, RawEntry
+from orchestrator.services.worker_readiness import DISK_LOW, REPEATED_FAILURES
 from runtime_jobs.control_characters import wrong_label
 from runtime_jobs.models.tenants import ISOLATION_CHOICES
 from runtime_jobs.specs import JOB_TYPES, RUNTIME
@@ -265,6 +266,13 @@ class ReleaseInput(StrictSerializer):
     unable = StrictBooleanField(
         required=False, default=False, help_text="True if this worker cannot run the job and must not get it again."
     )
+
+
+class UnreadyInput(StrictSerializer):
+    """POST /v1/runtime/workers/unready."""
+
+    reason = StrictChoiceField(choices=[DISK_LOW, REPEATED_FAILURES])
+    message = SanitizedTextField(max_length=4096)
 
 
 @extend_schema_field(

@@ -23,6 +23,7 @@ from orchestrator.ingest.run_checks import require_run
 from orchestrator.protocols.native.leases import openapi, serializers, wire
 from orchestrator.protocols.native.serializers import EmptyBody
 from orchestrator.services import RESEND, Claimed, ClaimRequest, CompleteMessage, FailMessage, Finished
+from orchestrator.services.worker_readiness import clear_unready, report_unready
 from runtime_jobs.errors import PoolForbidden
 from runtime_jobs.identifiers import is_id
 from runtime_jobs.models import Organization, UnsentRun
@@ -38,6 +39,7 @@ def claim(call: ApiCall) -> ApiAnswer:
     """Claim the next jobs: 201 with the lease, or with a list if the body has `max_leases`; 204 without a job."""
     worker = worker_of(call)
     validated = parse(serializers.ClaimInput, call.body)
+    clear_unready(worker)
     claims = services.claim_many(
         worker=worker,
         offer=_offer(worker, validated),
@@ -114,6 +116,18 @@ class WorkerViewSet(StrictQueryMixin, GenericViewSet):
     def worker(self) -> Worker:
         """Return the worker that sent the request."""
         return worker_of(self.request)
+
+
+class WorkerReadinessViewSet(WorkerViewSet):
+    """The readiness of the calling worker to claim jobs."""
+
+    @openapi.UNREADY_DOCS
+    @action(detail=False, methods=["post"])
+    def unready(self, request: Request) -> Response:
+        """Report why the worker does not claim jobs, for operators. Its next claim ends this."""
+        validated = parse(serializers.UnreadyInput, body_of(request))
+        report_unready(worker=self.worker, session=worker_session(request), **validated)
+        return Response(status=204)
 
 
 class LeaseViewSet(WorkerViewSet):

@@ -19,6 +19,7 @@ WITH wanted AS (
            coalesce(w.offered_isolation, CASE WHEN 'microvm' = ANY (w.capabilities) THEN 'microvm'
                 WHEN 'namespaces' = ANY (w.capabilities) THEN 'namespaces'
                 WHEN 'restricted' = ANY (w.capabilities) THEN 'restricted' ELSE 'none' END) AS isolation,
+           w.unready_reason <> '' AS unready,
            w.capacity > coalesce((SELECT held.leases FROM held WHERE held.worker_id = w.worker_id), 0) AS has_room
       FROM workers_worker w
       JOIN workers_pool p ON p.id = w.pool_id
@@ -27,7 +28,7 @@ WITH wanted AS (
      ORDER BY w.id
      LIMIT 2000
 ), compared AS (
-    SELECT wanted.n, alive.has_room, alive.worker_id = ANY (wanted.excluded_workers) AS refused,
+    SELECT wanted.n, alive.has_room, alive.unready OR alive.worker_id = ANY (wanted.excluded_workers) AS refused,
            ARRAY(SELECT unnest(wanted.requirements) EXCEPT SELECT unnest(alive.offers) ORDER BY 1) AS lacks,
            array_position(%(levels)s, wanted.least_isolation::text) > array_position(%(levels)s, alive.isolation)
                AS too_open,
