@@ -20,6 +20,7 @@
 | 19 | workflow run | the report that completes the run; after it only rows of lanes are awaited |
 | 20 | 0 | the keys that sign evidence; under it only locks of their rows are awaited |
 | 21 | 0 | the keys of identity tokens; under it only locks of their rows are awaited |
+| 22 | 0 | the schema: one `migrate` at a time has it, in a session of its own |
 
 An absence (6, 7, 8) is recorded under its lock, tried and alone. A transaction that ends the absence holds the lock
 shared until commit. Order of locks at the end of a transaction, in `finalize_claim_v2` and `release_and_enqueue_v2`:
@@ -48,6 +49,7 @@ TOKEN_PARTITIONS = 18
 ENDS_OF_RUN = 19
 SIGNING_KEYS = 20
 IDENTITY_KEYS = 21
+SCHEMA = 22
 
 _KEY_BITS = 2**31 - 1  # a key has 32 bits, an id 64: two ids that share a key only wait for each other
 

@@ -61,10 +61,17 @@ def seed(installation: Installation) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def first_start() -> Iterator[tuple[Installation, LaunchedProcess, str]]:
-    """A running `up` on an empty state directory. It starts many processes, so the tests share it; the last ends it."""
+    """A running `up` on an empty state directory, on which `seed` was executed at the same time.
+
+    It starts many processes, so the tests share it; the last ends it.
+    """
     installation = Installation()
     try:
-        yield installation, *up(installation, "--workers", "2")
+        seeding = installation.manage("seed", "--json")  # at the same time: one migrates, the other one waits
+        started = up(installation, "--workers", "2")
+        assert seeding.wait() == 0, seeding.everything()
+        assert json.loads(seeding.lines[-1]) == json.loads((installation.state / "seed.json").read_text())
+        yield installation, *started
     finally:
         installation.end()
 
