@@ -157,7 +157,7 @@ CHECKPOINT_SECONDS = env.float("CHECKPOINT_SECONDS", default=3600.0)
 # Copies of checkpoints. The scheduler process writes them and the audit reads them; take them off the machine.
 CHECKPOINT_DIR = env.str("CHECKPOINT_DIR", default=str(STATE_DIR / "checkpoints"))
 EXPORT_POOL = env.str("EXPORT_POOL", default="exports")  # of the jobs that write audit bundles: dispatchers serve it
-EXPORT_SECONDS = env.float("EXPORT_SECONDS", default=1800.0)  # the longest time that a bundle's snapshot stays open
+SNAPSHOT_SECONDS = env.float("SNAPSHOT_SECONDS", default=1800.0)  # of an audit bundle, an audit, a backup
 
 # --- Git repositories of workflows (orchestrator.repositories) --------------------------------------------------------
 # The folder of the mirrors. All web and housekeeping processes need the same one. REPOSITORY_HOSTS applies, too.

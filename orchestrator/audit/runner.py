@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from itertools import chain, islice
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-from django.db import connection, transaction
+from django.conf import settings
+from django.db import connection
 
 from orchestrator.audit.chains import broken_checkpoints, broken_files, broken_histories, broken_operator_chains
 from orchestrator.audit.housekeeping_invariants import orphaned_mirrors
@@ -13,6 +14,7 @@ from orchestrator.audit.invariants import INVARIANTS, Invariant
 from orchestrator.audit.storage_invariants import missing_objects, unreadable_values
 from orchestrator.evidence.checkpoint_files import CheckpointFile, checkpoint_files
 from orchestrator.evidence.signing_keys import public_keys
+from runtime_jobs.read_snapshot import read_snapshot
 
 MAX_EXAMPLES = 20  # of each invariant: enough to begin an investigation
 
@@ -54,15 +56,11 @@ def run_audit(*, chains: bool = False, keys: Sequence[Ed25519PublicKey] | None =
 
     Raises:
         OSError: A file of CHECKPOINT_DIR cannot be read.
+        SnapshotTimeout: It takes longer than SNAPSHOT_SECONDS.
     """
     # Before the snapshot: each file was written after the commit of its row, so the snapshot has the row.
     files = list(checkpoint_files()) if chains else []
-    alone = not connection.in_atomic_block
-    with transaction.atomic():
-        if alone:  # a caller's transaction has its own snapshot
-            with connection.cursor() as cursor:
-                cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-                cursor.execute("SET LOCAL statement_timeout = 0")  # a long history takes minutes
+    with read_snapshot(settings.SNAPSHOT_SECONDS):
         found = [finding for rule in INVARIANTS if (finding := _check(rule))]
         return found + (list(_broken_chains(files, keys)) if chains else [])
 

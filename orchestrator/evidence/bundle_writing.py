@@ -6,15 +6,13 @@ A process that is killed leaves nothing of them. The same snapshot gives the sam
 
 import hashlib
 import tempfile
-import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import datetime
 from typing import IO, Any, Final, Self
 
 import orjson
-from django.db import connection, transaction
 from django.db.models import Q
 
 from orchestrator.evidence import bundle_format as form
@@ -29,6 +27,7 @@ from runtime_jobs.events import canonical_event, canonical_result
 from runtime_jobs.identifiers import uuid_of
 from runtime_jobs.models import Job, JobEvent, OperatorEvent
 from runtime_jobs.orchestration_status import STATUS_OF_STATE
+from runtime_jobs.read_snapshot import read_snapshot
 from runtime_jobs.specs import JOB_TYPES
 from runtime_jobs.specs.payload import canonical_payload
 
@@ -40,10 +39,6 @@ THROTTLE_EVENTS: Final = (
 JOBS_PER_PAGE: Final = 100
 EVENTS_PER_PAGE: Final = 500
 _BLOCK_BYTES: Final = 1 << 16
-
-
-class ExportTimeout(Exception):
-    """The snapshot was open for as long as permitted. An open snapshot keeps PostgreSQL from removing old rows."""
 
 
 @dataclass(frozen=True)
@@ -83,21 +78,16 @@ def write_bundle(
         on_page: Is called after each page of rows. What it raises ends the writing.
 
     Raises:
-        ExportTimeout: The snapshot was open for longer.
+        SnapshotTimeout: The snapshot was open for longer.
         SigningKeyError: This machine has no private key that may sign.
         OSError: The disk is full.
     """
     with ExitStack() as stack:
         files = {name: stack.enter_context(_LineFile(name)) for name in form.DATA_FILES}
-        with _snapshot(max_seconds) as require_time:
-
-            def page_ended() -> None:
-                require_time()
-                on_page()
-
-            _write_jobs(files, scope, page_ended)
-            _write_throttles(files[form.THROTTLES], scope, page_ended)
-            _write_replays(files[form.REPLAYS], scope, page_ended)
+        with read_snapshot(max_seconds):
+            _write_jobs(files, scope, on_page)
+            _write_throttles(files[form.THROTTLES], scope, on_page)
+            _write_replays(files[form.REPLAYS], scope, on_page)
         described = [file.described() for file in files.values()]
         manifest = form.manifest_of(
             tenant=scope.tenant,
@@ -113,25 +103,6 @@ def write_bundle(
             size += len(block)
     signer = envelope["signatures"][0]["keyid"]
     return WrittenBundle(size, digest.hexdigest(), signer, {file.name: file.lines for file in described})
-
-
-@contextmanager
-def _snapshot(max_seconds: float) -> Iterator[Callable[[], None]]:
-    """Begin a snapshot that only reads, and yield a function that raises `ExportTimeout` when its time is up."""
-    deadline = time.monotonic() + max_seconds
-
-    def require_time() -> None:
-        if time.monotonic() > deadline:
-            raise ExportTimeout(f"The snapshot was open for {max_seconds:g} seconds.")
-
-    is_alone = not connection.in_atomic_block
-    with transaction.atomic():
-        if is_alone:  # a caller's transaction has its own snapshot
-            with connection.cursor() as cursor:
-                cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-                for name in ("statement_timeout", "idle_in_transaction_session_timeout"):
-                    cursor.execute("SELECT set_config(%s, %s, true)", [name, f"{int(max_seconds * 1000)}ms"])
-        yield require_time
 
 
 # --- lines ------------------------------------------------------------------------------------------------------------

@@ -21,13 +21,14 @@ from leases.models import Lease
 from leases.scheduling.claims import Offer
 from orchestrator import services
 from orchestrator.artifacts.storage import artifact_storage
-from orchestrator.evidence.bundle_writing import BundleScope, ExportTimeout, WrittenBundle, write_bundle
+from orchestrator.evidence.bundle_writing import BundleScope, WrittenBundle, write_bundle
 from orchestrator.evidence.checkpoints import request_checkpoints
 from orchestrator.evidence.signing_keys import SigningKeyError
 from orchestrator.services.exports import WORKER_SLUG
 from runtime_jobs.db_errors import is_connection_lost
 from runtime_jobs.errors import StorageQuotaExceeded
 from runtime_jobs.models import Job, StoredArtifact
+from runtime_jobs.read_snapshot import SnapshotTimeout
 from runtime_jobs.specs.exports import BUNDLE_NAME, export_period
 from runtime_jobs.specs.payload import EXPORT
 from runtime_jobs.states import FailureReason, JobState
@@ -103,7 +104,7 @@ class _Export:
             log.warning("export %s: the lease has ended; another attempt follows", self._job.job_ulid)
         except ExportStopped:
             self._end_stopped()
-        except ExportTimeout as error:
+        except SnapshotTimeout as error:
             self._fail(FailureReason.TIMED_OUT, str(error))
         except StorageQuotaExceeded as error:
             self._fail(FailureReason.UPLOAD_REJECTED, error.message)
@@ -126,7 +127,7 @@ class _Export:
         services.report(lease_ulid=self._lease_ulid, worker=self._worker, phase=JobState.EXECUTING)
         self._print(f"jobs of {scope.tenant} from {scope.since.isoformat()} until {scope.until.isoformat()}")
         with tempfile.TemporaryFile() as file:
-            bundle = write_bundle(file, scope, max_seconds=settings.EXPORT_SECONDS, on_page=self._require_lease)
+            bundle = write_bundle(file, scope, max_seconds=settings.SNAPSHOT_SECONDS, on_page=self._require_lease)
             for name, lines in bundle.lines.items():
                 self._print(f"{name}: {lines} lines")
             services.report(lease_ulid=self._lease_ulid, worker=self._worker, phase=JobState.UPLOADING)

@@ -21,15 +21,16 @@ class ClientProgramError(Exception):
     """Reports in one line why a program could not run or what it complained about."""
 
 
-def run(name: str, *arguments: str) -> None:
+def run(name: str, *arguments: str, max_seconds: float | None = None) -> None:
     """Run `pg_dump` or `pg_restore` on the database of the settings, without a secret on its command line.
 
     Args:
         name: The program's name.
         arguments: Its options and arguments, without those of the connection.
+        max_seconds: The longest time that its snapshot stays open.
 
     Raises:
-        ClientProgramError: No program is new enough for the server, or it failed.
+        ClientProgramError: No program is new enough for the server, it failed, or its time is over.
     """
     known = {option.keyword.decode() for option in psycopg.pq.Conninfo.get_defaults()} - SESSION_KEYWORDS
     parameters = {key: str(value) for key, value in connection.get_connection_params().items() if key in known}
@@ -42,9 +43,19 @@ def run(name: str, *arguments: str) -> None:
         raise ClientProgramError(f"DATABASE_URL has `service` and {names}: put {names} into the service file")
     command = [_program(name), f"--dbname={psycopg.conninfo.make_conninfo(**parameters)}", *arguments]
     with _service_file(secrets) as (variables, descriptors):
-        found = subprocess.run(
-            command, env=environment | variables, pass_fds=descriptors, capture_output=True, text=True, check=False
-        )
+        try:
+            found = subprocess.run(
+                command,
+                env=environment | variables,
+                pass_fds=descriptors,
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=max_seconds,
+            )
+        except subprocess.TimeoutExpired:
+            message = f"{name} took longer than {max_seconds:g} seconds (SNAPSHOT_SECONDS), and was stopped"
+            raise ClientProgramError(message) from None
     if found.returncode:
         lines = found.stderr.strip().splitlines() or [f"exit code {found.returncode}"]
         raise ClientProgramError(lines[0] if lines[0].startswith(name) else f"{name}: {lines[0]}")

@@ -5,6 +5,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from django.db import DatabaseError, InterfaceError, connection, transaction
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
@@ -53,8 +54,32 @@ SELECT (SELECT count(*) FROM (SELECT FROM runtime_jobs WHERE state = 'queued' LI
        (SELECT count(*) FROM runtime_worker_leases WHERE completed_at IS NULL),
        (SELECT extract(epoch FROM clock_timestamp() - created_at) FROM runtime_jobs
          WHERE state = 'queued' ORDER BY created_at LIMIT 1),
-       (SELECT extract(epoch FROM clock_timestamp() - max(beat_at)) FROM clock_beats)
+       (SELECT extract(epoch FROM clock_timestamp() - max(beat_at)) FROM clock_beats),
+       -- The times of other roles' transactions are hidden from this one, but not their oldest transaction ids. So the
+       -- age is that of the first event which the oldest snapshot lacks. A vacuum holds nothing back.
+       (SELECT extract(epoch FROM clock_timestamp() - created_at) FROM runtime_job_events
+         WHERE xid >= (SELECT (pg_snapshot_xmax(pg_current_snapshot())::text::bigint - max(age(xmin)))::text::xid8
+                         FROM (SELECT backend_xmin AS xmin FROM pg_stat_activity
+                                WHERE pid <> pg_backend_pid()
+                                  AND pid NOT IN (SELECT pid FROM pg_stat_progress_vacuum
+                                                  UNION ALL SELECT pid FROM pg_stat_progress_analyze)
+                                  AND (datname = current_database() OR datname IS NULL)
+                                UNION ALL
+                               SELECT transaction FROM pg_prepared_xacts WHERE database = current_database()
+                                UNION ALL
+                               SELECT xmin FROM pg_replication_slots) held)
+         ORDER BY xid, id LIMIT 1)
 """
+
+
+class _Numbers(NamedTuple):
+    """The row of the statement. Ages are in seconds, None if there is nothing that has one."""
+
+    jobs: dict[str, int]
+    leases: int
+    oldest: float | None
+    beat: float | None
+    snapshot: float | None
 
 
 def count(method: str, route: str, status: int, seconds: float) -> None:
@@ -100,7 +125,7 @@ def _read_metrics() -> Iterator[Metric]:
     """
     found: list[Metric] = []
     is_up, failures = True, 0
-    for read in (lambda: _queue_metrics(*_read_queue()), collect_job_metrics, collect_delivery_metrics):
+    for read in (lambda: _queue_metrics(_read_queue()), collect_job_metrics, collect_delivery_metrics):
         try:
             found += read()
         except (DatabaseError, InterfaceError) as error:
@@ -116,35 +141,39 @@ def _read_metrics() -> Iterator[Metric]:
     yield from found
 
 
-def _queue_metrics(
-    waiting: dict[str, int], active: dict[str, int], leases: int, oldest: float | None, beat: float | None
-) -> Iterator[Metric]:
+def _queue_metrics(found: _Numbers) -> Iterator[Metric]:
     jobs = GaugeMetricFamily(
         "orchestrator_jobs",
         f"Jobs by state, final states excluded; at most {MAX_COUNTED_JOBS} of a waiting state are counted.",
         labels=["state"],
     )
-    for state, number in (waiting | active).items():
+    for state, number in found.jobs.items():
         jobs.add_metric([state], number)
     yield jobs
-    yield _gauge("orchestrator_open_leases", "Leases that are granted or active.", leases)
-    yield _gauge("orchestrator_oldest_queued_seconds", "Seconds since the oldest queued job was created.", oldest or 0)
-    if beat is not None:
-        yield _gauge(
-            "orchestrator_clock_beat_age_seconds", "Seconds since the last beat of the leading scheduler process.", beat
-        )
+    yield _gauge("orchestrator_open_leases", "Leases that are granted or active.", found.leases)
+    yield _gauge(
+        "orchestrator_oldest_queued_seconds", "Seconds since the oldest queued job was created.", found.oldest or 0
+    )
+    yield _gauge(
+        "orchestrator_oldest_snapshot_seconds",
+        "Seconds since the first event of a job that the oldest open snapshot lacks.",
+        found.snapshot or 0,
+    )
+    if found.beat is not None:
+        help_text = "Seconds since the last beat of the leading scheduler process."
+        yield _gauge("orchestrator_clock_beat_age_seconds", help_text, found.beat)
 
 
 database = DatabaseCollector()
 registry.register(database)
 
 
-def _read_queue() -> tuple[dict[str, int], dict[str, int], int, float | None, float | None]:
+def _read_queue() -> _Numbers:
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute("SET LOCAL statement_timeout = '2s'")
         cursor.execute(_QUERY, {"limit": MAX_COUNTED_JOBS})
-        queued, blocked, active, leases, oldest, beat = cursor.fetchone()
-        return {"queued": queued, "blocked": blocked}, json.loads(active), leases, oldest, beat
+        queued, blocked, active, *others = cursor.fetchone()
+        return _Numbers({"queued": queued, "blocked": blocked} | json.loads(active), *others)
 
 
 def _gauge(name: str, help_text: str, value: float) -> GaugeMetricFamily:

@@ -12,6 +12,7 @@ from orchestrator.audit.invariants import INVARIANTS
 from orchestrator.audit.runner import audit_objects, run_audit
 from orchestrator.evidence.public_keys import InvalidPublicKey, read_public_key
 from orchestrator.management.base import ServerCommand
+from runtime_jobs.read_snapshot import SnapshotTimeout
 
 
 class Command(ServerCommand):
@@ -39,7 +40,10 @@ class Command(ServerCommand):
         )
 
     def handle(self, *_: Any, **options: Any) -> None:
-        findings = run_audit(chains=options["chains"], keys=_read_keys(options["key"]))
+        try:
+            findings = run_audit(chains=options["chains"], keys=_read_keys(options["key"]))
+        except SnapshotTimeout as error:
+            raise CommandError(str(error)) from None
         if options["objects"]:
             findings += audit_objects()
         for finding in findings:

@@ -30,7 +30,8 @@ class Command(ServerCommand):
         draft = file.with_name(f".{file.name}.{os.getpid()}")
         try:
             draft.touch(mode=0o600, exist_ok=False)
-            client_programs.run("pg_dump", "--format=custom", f"--file={draft}")
+            seconds = settings.SNAPSHOT_SECONDS
+            client_programs.run("pg_dump", "--format=custom", f"--file={draft}", max_seconds=seconds)
             draft.rename(file)
         except OSError as error:
             raise CommandError(f"cannot write {file}: {error.strerror}.") from None

@@ -37,6 +37,13 @@ def test_a_file_that_is_no_dump_is_refused_in_one_line(empty):
     assert "pg_restore: error" in refused.errors[0]
 
 
+def test_a_dump_that_takes_longer_than_permitted_ends_in_one_line_and_leaves_no_file(empty, tmp_path):
+    launched = empty.manage("backup", str(tmp_path / "all.dump"), SNAPSHOT_SECONDS="0.001")
+    assert launched.wait() == 1
+    assert "pg_dump took longer than 0.001 seconds (SNAPSHOT_SECONDS)" in launched.errors[0]
+    assert (len(launched.errors), list(tmp_path.iterdir())) == (1, [])
+
+
 def test_a_dump_of_a_database_with_jobs_can_be_restored(demos, empty):
     """The jobs are those of two demos."""
     source = demos.installation

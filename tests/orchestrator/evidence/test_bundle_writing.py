@@ -10,13 +10,14 @@ from django.db import connection, transaction
 
 from orchestrator import services
 from orchestrator.evidence import bundle_format as form
-from orchestrator.evidence.bundle_writing import BundleScope, ExportTimeout, write_bundle
+from orchestrator.evidence.bundle_writing import BundleScope, write_bundle
 from orchestrator.evidence.signing_keys import create_signing_key, public_keys, retire_signing_key, sign
 from orchestrator.evidence.verifying import BundleRefused, verify_bundle
 from orchestrator.replays.comparison import confirm_record
 from orchestrator.services import ReplayRequest
 from orchestrator.services.operator_events import record_operator_event
 from runtime_jobs.models import Job, JobEvent
+from runtime_jobs.read_snapshot import SnapshotTimeout
 from tests.factories import OPERATOR, OrganizationFactory, ProjectFactory, claimed, submitted
 from tests.orchestrator.evidence.archives import contents_of, sha256
 from tests.orchestrator.protocols.stella.requests import claim, complete, fail, ok, row_of, submit
@@ -146,7 +147,7 @@ class TestTime:
         assert found(-5, 0) == []
 
     def test_a_snapshot_that_is_open_for_too_long_ends_the_writing(self, jobs):
-        with pytest.raises(ExportTimeout):
+        with pytest.raises(SnapshotTimeout):
             written(max_seconds=-1)
 
     def test_what_a_page_raises_ends_the_writing(self, jobs):

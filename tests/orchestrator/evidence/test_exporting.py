@@ -16,7 +16,6 @@ from leases.models import Lease
 from orchestrator import services
 from orchestrator.dispatching.process import DispatcherProcess
 from orchestrator.evidence import exporting
-from orchestrator.evidence.bundle_writing import ExportTimeout
 from orchestrator.evidence.exporting import ExportServer
 from orchestrator.evidence.models import AuditBundle, SigningKey
 from orchestrator.evidence.signing_keys import SigningKeyError, public_keys
@@ -24,6 +23,7 @@ from orchestrator.evidence.verifying import verify_bundle
 from orchestrator.selectors.job_logs import stored
 from runtime_jobs.errors import Invalid
 from runtime_jobs.models import Job, StoredArtifact
+from runtime_jobs.read_snapshot import SnapshotTimeout
 from tests.api_client import Caller, refused
 from tests.factories import OPERATOR, OrganizationFactory, PoolFactory, ProjectFactory, api_token
 from tests.live_server import eventually
@@ -145,7 +145,7 @@ class TestTrouble:
     @pytest.mark.parametrize(
         ("raised", "reason"),
         [
-            (ExportTimeout("too long"), "timed_out"),
+            (SnapshotTimeout("too long"), "timed_out"),
             (SigningKeyError("no key"), "worker_error"),
             (OSError(errno.ENOSPC, "No space left on device"), "worker_disk_full"),
             (OSError(errno.EIO, "Input/output error"), "upload_failed"),

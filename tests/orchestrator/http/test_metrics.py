@@ -2,6 +2,7 @@
 
 import re
 
+import psycopg
 import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
@@ -14,6 +15,7 @@ from orchestrator.models import ClockBeat
 from tests.api_client import Caller, problem_of
 from tests.db_snapshot import nothing_lost
 from tests.factories import api_token, claimed, submitted
+from tests.live_server import eventually
 
 pytestmark = pytest.mark.django_db
 
@@ -55,6 +57,24 @@ def test_an_empty_installation_has_numbers_too(db):
     assert value(text, "orchestrator_clock_beat_age_seconds") is None, "no clock has ever run: there is no age"
 
 
+@pytest.mark.django_db(transaction=True)
+def test_it_says_how_long_the_oldest_snapshot_is_open(database_url):
+    """Also of another role, whose transactions have no time for this one. Vacuums hold nothing back."""
+    name = "orchestrator_oldest_snapshot_seconds"
+    submitted()
+    with psycopg.connect(database_url, user="postgres") as other:
+        other.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        other.execute("SELECT 1")
+        assert value(scrape(), name) < 1, "it has everything"
+        submitted()
+        assert 0 < value(scrape(), name) < 60
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_sleep(1.1)")
+        assert 1.1 <= value(scrape(), name) < 60
+    submitted()
+    eventually(lambda: value(scrape(), name) < 1)
+
+
 def test_a_query_that_takes_too_long_says_nothing_about_the_database(monkeypatch):
     """PostgreSQL ends it after two seconds. Operators are woken up when the database is down."""
     monkeypatch.setattr(metrics, "_QUERY", "SELECT pg_sleep(60 + 0 * %(limit)s)")
@@ -89,7 +109,7 @@ def test_each_look_goes_by_an_index(organization):
         cursor.execute("SET LOCAL enable_seqscan = off")
         cursor.execute(f"EXPLAIN {metrics._QUERY}", {"limit": metrics.MAX_COUNTED_JOBS})
         plan = "\n".join(line for (line,) in cursor.fetchall())
-    for index in ("jobs_held", "one_open_lease_per_job", "jobs_queued_by_age"):
+    for index in ("jobs_held", "one_open_lease_per_job", "jobs_queued_by_age", "events_by_transaction"):
         assert index in plan, plan
     assert "Seq Scan on runtime_jobs" not in plan
 

@@ -29,7 +29,7 @@ def state(settings, tmp_path, monkeypatch) -> Path:
     (tmp_path / "artifacts" / "report").write_text("x")
     (tmp_path / "outputs").mkdir()
     (tmp_path / "mirrors" / "1").mkdir(parents=True)
-    monkeypatch.setattr(client_programs, "run", lambda *_: None)
+    monkeypatch.setattr(client_programs, "run", lambda *_, **__: None)
     return tmp_path
 
 
