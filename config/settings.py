@@ -425,6 +425,9 @@ _engine = {
     "reserve_bytes": env.int("WORKER_RESERVE_BYTES", default=1 << 30),
     "reserve_inodes": env.int("WORKER_RESERVE_INODES", default=10_000),
 }
+# The log of a job keeps the beginning and the end of its output. The server stores 50 MiB of a log.
+WORKER_LOG_HEAD_BYTES = env.int("WORKER_LOG_HEAD_BYTES", default=8 << 20)
+WORKER_LOG_TAIL_BYTES = env.int("WORKER_LOG_TAIL_BYTES", default=8 << 20)
 ENGINES = {
     "bubblewrap": {"BACKEND": "workers.engines.bubblewrap.engine.BubblewrapEngine", "OPTIONS": _engine},
     "restricted": {"BACKEND": "workers.engines.restricted.engine.RestrictedEngine", "OPTIONS": _engine},

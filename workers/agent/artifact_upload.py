@@ -41,8 +41,10 @@ class ArtifactUploader:
         self._client = client
         self._transfer = ObjectTransfer(client.over, is_stopped, seconds)
 
-    def upload_all(self, folder: Path, files: list[dict[str, Any]]) -> None:
-        """Upload the files, and mark those that are stored with `stored`.
+    def upload_all(self, folder: Path, files: list[dict[str, Any]]) -> dict[str, AgentError | OSError]:
+        """Upload the files, and mark those that are stored with `stored`. Returns the errors of the others, by path.
+
+        After an error that each further file would have, no further one is tried.
 
         Args:
             folder: The folder that the paths are relative to.
@@ -51,6 +53,7 @@ class ArtifactUploader:
         Raises:
             LeaseRejected: The lease is no longer valid.
         """
+        errors: dict[str, AgentError | OSError] = {}
         for file in files:
             try:
                 self._upload(folder, file["path"], file["size_bytes"])
@@ -59,9 +62,11 @@ class ArtifactUploader:
                 raise
             except (AgentError, OSError) as error:
                 logger.warning("artifact not stored path=%r error=%r", one_line(file["path"]), one_line(error))
+                errors[file["path"]] = error
                 is_refused = isinstance(error, RequestRefused) and error.status in _NO_FURTHER
                 if is_refused or isinstance(error, TransferStopped):
-                    return
+                    break
+        return errors
 
     def _upload(self, folder: Path, path: str, size: int) -> None:
         self._transfer.require_time()

@@ -13,6 +13,7 @@ import os
 import re
 import stat
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from fnmatch import translate
@@ -29,18 +30,35 @@ MAX_PENDING = 20_000  # directories that were found and not yet searched: their 
 MAX_DEPTH = 64
 SECONDS = 20.0
 
+# Why a file that a pattern matches is not among the files of the job, for its log.
+REASONS = {
+    "too_many_files": f"a job has at most {MAX_FILES} files",
+    "too_large": f"the files of a job have at most {MAX_BYTES:,} bytes together",
+    "unreadable": "the worker cannot read it as a file",
+    "search_limit": f"the search ended after {MAX_ENTRIES:,} names or {SECONDS:g} s; there may be more",
+    "directory_replaced": "a step has replaced the working directory",
+    "name_refused": "the server does not accept the name",
+}
 
-def find_artifacts(folder: Path, patterns: Sequence[PatternPayload]) -> dict[str, Any]:
+
+def find_artifacts(
+    folder: Path, patterns: Sequence[PatternPayload], reasons: Counter[str] | None = None
+) -> dict[str, Any]:
     """Return the files that the patterns match.
 
     A pattern that matches a directory matches all in it. `**` matches any number of directories.
+
+    Args:
+        folder: The folder to search.
+        patterns: The patterns.
+        reasons: Receives the number of omitted files by reason, a key of `REASONS`.
 
     Returns:
         `{"files": [{type, path, size_bytes, sha256}], "files_omitted": n}`, by path; empty without patterns.
     """
     if not patterns:
         return {}
-    search = _Search([(pattern.type, _segments(pattern.path_glob)) for pattern in patterns])
+    search = _Search([(pattern.type, _segments(pattern.path_glob)) for pattern in patterns], reasons)
     search.run(str(folder))
     return {"files": sorted(search.files, key=lambda file: str(file["path"])), "files_omitted": search.omitted}
 
@@ -48,6 +66,7 @@ def find_artifacts(folder: Path, patterns: Sequence[PatternPayload]) -> dict[str
 @dataclass
 class _Search:
     patterns: list[tuple[str, list[str | re.Pattern[str]]]]
+    reasons: Counter[str] | None = None
     files: list[dict[str, Any]] = field(default_factory=list)
     omitted: int = 0
     read: int = 0
@@ -74,7 +93,7 @@ class _Search:
             for entry in _entries(place):
                 entries += 1
                 if entries > MAX_ENTRIES or len(pending) >= MAX_PENDING or time.monotonic() > until:
-                    self.omitted += 1  # at least: the search ends here
+                    self._omit("search_limit")  # at least: the search ends here
                     return
                 parts = (*parents, entry.name)
                 if entry.is_dir(follow_symlinks=False) and len(parts) < MAX_DEPTH and parts != (".git",):
@@ -86,10 +105,17 @@ class _Search:
         digest, size = self._digest(path)
         entry = {"type": artifact_type, "path": os.fsencode(name).decode("utf-8", "replace")[:1024], "size_bytes": size}
         self.reported += len(json.dumps(entry)) + 100
-        if digest is None or len(self.files) >= MAX_FILES or self.reported > MAX_REPORTED:
-            self.omitted += 1
+        if len(self.files) >= MAX_FILES or self.reported > MAX_REPORTED:
+            self._omit("too_many_files")
+        elif digest is None:
+            self._omit("too_large" if self.read > MAX_BYTES else "unreadable")
         else:
             self.files.append(entry | {"sha256": digest})
+
+    def _omit(self, reason: str) -> None:
+        self.omitted += 1
+        if self.reasons is not None:
+            self.reasons[reason] += 1
 
     def _digest(self, path: str) -> tuple[str | None, int]:
         """Return SHA-256 and size of a file; no digest if it is no regular file, or too large."""

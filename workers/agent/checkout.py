@@ -18,12 +18,14 @@ from urllib.parse import urlsplit
 
 from workers.agent import subprocesses
 from workers.agent.errors import AgentError
-from workers.agent.sanitize import counted, scrubbed
+from workers.agent.object_transfer import open_below
+from workers.agent.sanitize import counted, one_line, scrubbed
 from workers.engines.contract import StopSignal
 from workers.git_options import GIT_OPTIONS
 
 # Owner and name: no user, port, query or escape, and no segment that climbs out of a mirror's folder.
 REPOSITORY = re.compile(r"https://[A-Za-z0-9][A-Za-z0-9.-]*/(?!\.)[\w.-]+/(?!\.)[\w.-]+", re.ASCII)
+LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 OPTIONS = (*GIT_OPTIONS, "core.protectNTFS=true", "core.protectHFS=true", "advice.detachedHead=false")
 
@@ -69,8 +71,8 @@ class Checkout:
     mirrors: Mirrors
     bounds: Bounds = Bounds()
 
-    def fetch(self, repo_url: str, commit: str, *, into: Path, owner: int | None, stop: StopSignal) -> None:
-        """Leave the files of `commit` in `into`.
+    def fetch(self, repo_url: str, commit: str, *, into: Path, owner: int | None, stop: StopSignal) -> list[str]:
+        """Leave the files of `commit` in `into`. Returns what is not there, a line each, for the log of the job.
 
         Raises:
             CheckoutFailed: The repository or the commit is invalid, missing or too large.
@@ -85,7 +87,9 @@ class Checkout:
             time.monotonic() + self.bounds.seconds, _stop_requested(stop), _Size(into, self.bounds)
         )
         try:
-            _Git(into, owner, config, repo_url, address, self.bounds, watch).check_out(commit)
+            git = _Git(into, owner, config, repo_url, address, self.bounds, watch)
+            git.check_out(commit)
+            return git.missing_content()
         finally:
             config.unlink(missing_ok=True)
 
@@ -110,6 +114,21 @@ class _Git:
         if head[-1:] != [commit]:
             raise CheckoutFailed(f"the repository returned another commit than {commit}")
         self._refuse(_Size(self.folder, self.bounds)(), "")
+
+    def missing_content(self) -> list[str]:
+        """Describe the files of Git LFS and the submodules, whose content is never fetched."""
+        found = []
+        if (self.folder / ".gitattributes").is_file():
+            filtered = self._run("ls-files", "-z", "--", ":(attr:filter=lfs)").split("\0")
+            pointers = [path for path in filtered if path and _is_pointer(self.folder, path)]
+            found += _listed(pointers, "file is a Git LFS pointer", "files are Git LFS pointers")
+        modules = self.folder / ".gitmodules"
+        if modules.is_file() and not modules.is_symlink():
+            with contextlib.suppress(CheckoutFailed):  # it names none, or is no configuration
+                names = self._run("config", "--file", ".gitmodules", "--get-regexp", r"^submodule\..*\.path$")
+                paths = [line.partition(" ")[2] for line in names.splitlines()]
+                found += _listed(paths, "submodule is empty", "submodules are empty")
+        return found
 
     def _run(self, subcommand: str, *arguments: str) -> str:
         options = [part for option in OPTIONS for part in ("-c", option)]
@@ -199,6 +218,22 @@ def _size(path: str) -> int:
         return os.lstat(path).st_size
     except OSError:  # git moves its files about
         return 0
+
+
+def _listed(paths: list[str], one: str, many: str) -> list[str]:
+    """Return the sentence about these paths, with the first of them. Git's output is cut, so they may be more."""
+    if not paths:
+        return []
+    examples = ", ".join(one_line(path, 100) for path in paths[:3]) + (", …" if len(paths) > 3 else "")
+    return [f"{len(paths):,} {one if len(paths) == 1 else many}: {examples}"]
+
+
+def _is_pointer(folder: Path, path: str) -> bool:
+    try:
+        with open_below(folder, path) as file:
+            return file.read(len(LFS_POINTER)) == LFS_POINTER
+    except OSError:
+        return False
 
 
 def _stop_requested(stop: StopSignal) -> Callable[[], str | None]:

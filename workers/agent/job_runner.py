@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import errno
 import logging
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ from workers.agent.errors import LeaseRejected, RequestRejected, ServerUnreachab
 from workers.agent.failpoints import failpoint
 from workers.agent.http.wire import LeasePayload, StepsPayload
 from workers.agent.lease_client import LeaseClient
-from workers.agent.log_shipper import LogShipper
+from workers.agent.log_shipper import LogShipper, LogTrimmer
 from workers.agent.next_claim import NextClaim
 from workers.agent.outcomes import JobFailed, JobReleased, JobStopped, check_outcome, classify_exception
 from workers.agent.result_spool import SpoolEntry
@@ -32,11 +34,12 @@ from workers.engines.contract import EgressPolicy, EngineUnavailable, RunResult,
 logger = logging.getLogger(__name__)
 
 GRACE_SECONDS = 2.0
-# For the end of the log. A job that is being canceled has less time.
-FLUSH_SECONDS = 10.0
+# For the tail of the log, which a slow connection sends in so long. A job that is being canceled has less time.
+FLUSH_SECONDS = 30.0
 FLUSH_SECONDS_STOPPED = 3.0
 # How long an engine may take to fail before the server is informed that the command runs.
 START_SECONDS = 1.0
+MAX_NAMED = 20  # files that were not stored, in the log of the job
 LEASE_ENDED = "lease_ended"  # the server's reason after a final message
 
 
@@ -53,6 +56,8 @@ class JobRunner:
         self._workspace: Path | None = None
         self._next_claim = next_claim or NextClaim()
         self._client = LeaseClient(context.client, lease, self._next_claim)
+        self._missing_content: list[str] = []  # of the repository
+        self._trimmer = LogTrimmer(context.limits.log_head_bytes, context.limits.log_tail_bytes)
         self._stop = StopSignal()
         self._cancel_requested = False
         self._lost = False
@@ -151,7 +156,7 @@ class JobRunner:
         else:
             failure = _as_failure(end)
             self._context.failures.record(failure.reason, str(failure))
-            self._client.fail(failure)
+            self._client.fail(failure, self._trimmer.facts)
 
     def _acknowledge(self) -> None:
         asked_at = boottime()
@@ -172,7 +177,7 @@ class JobRunner:
         failpoint("worker.checkout")
         try:
             if source is not None:
-                self._context.checkout.fetch(
+                self._missing_content = self._context.checkout.fetch(
                     source.repo_url, source.git_commit, into=workspace, owner=owner, stop=self._stop
                 )
             with open_directory(workspace, self._job.work.working_directory):
@@ -216,6 +221,7 @@ class JobRunner:
         try:
             result = self._run_engine(spec, recorder.feed, shipper)
         finally:
+            self._trimmer.flush()
             shipper.close(within=self._flush_seconds())
         self._raise_if_stopped()
         return recorder, result
@@ -231,20 +237,22 @@ class JobRunner:
         def execute(index: int, spec: RunSpec) -> RunResult:
             self._raise_if_stopped()
             self._context.heartbeat.report_progress(self._active, tracker.progress(index))
-            shippers.append(self._start_shipper(index, shippers[-1] if shippers else None))
-            try:
-                return self._run_engine(spec, lambda _: None, shippers[-1])
-            finally:
+            if shippers and not self._trimmer.is_full:  # else the step has a tail, which waits for the last step
                 shippers[-1].finish()
+            shippers.append(self._start_shipper(index, shippers[-1] if shippers else None))
+            return self._run_engine(spec, lambda _: None, shippers[-1])
 
         tracker = StepTracker(steps, first, execute)
         try:
             result = tracker.run()
+            self._trimmer.flush()  # before the uploads, which may take minutes
+            self._raise_if_stopped()
+            log = shippers[-1] if shippers else self._start_shipper(0, None)
+            found = self._upload_artifacts(steps, workspace, log) if steps.artifacts else {}
         finally:
+            self._trimmer.flush()
             for last in shippers[-1:]:
                 last.close(within=self._flush_seconds())
-        self._raise_if_stopped()
-        found = self._upload_artifacts(steps, workspace) if steps.artifacts else {}
         if result["status"] == "succeeded" and caches.has_unsaved():
             if not found.get("files"):
                 self._report_phase("uploading")
@@ -252,22 +260,37 @@ class JobRunner:
         self._raise_if_stopped()
         return result | found | ({"caches": caches.results()} if steps.caches else {})
 
-    def _upload_artifacts(self, steps: StepsPayload, workspace: Path) -> dict[str, Any]:
+    def _upload_artifacts(self, steps: StepsPayload, workspace: Path, log: LogShipper) -> dict[str, Any]:
         """Upload what the steps left in the working directory, and return its description.
+
+        Files that are not stored are named in the log of the last step.
 
         The directory is opened again: a step may have replaced it, or a directory above it, by a link out of the
         workspace.
         """
+        reasons: Counter[str] = Counter()
+        errors: dict[str, Exception] = {}
         try:
             with open_directory(workspace, steps.working_directory) as folder:
-                found = artifacts.find_artifacts(folder, steps.artifacts)
+                found = artifacts.find_artifacts(folder, steps.artifacts, reasons)
                 if found["files"]:
                     self._report_phase("uploading")
-                    ArtifactUploader(self._client, self._stop.requested.is_set).upload_all(folder, found["files"])
+                    uploader = ArtifactUploader(self._client, self._stop.requested.is_set)
+                    errors |= uploader.upload_all(folder, found["files"])
         except CheckoutFailed as failure:
             logger.warning("no artifacts job=%s error=%r", self._job.job_id, str(failure))
-            return {"files": [], "files_omitted": 1}
-        return found
+            found = {"files": [], "files_omitted": 1}
+            reasons["directory_replaced"] += 1
+        refused = {path for path, error in errors.items() if getattr(error, "status", None) == HTTPStatus.BAD_REQUEST}
+        if refused:
+            found["files"] = [file for file in found["files"] if file["path"] not in refused]
+            found["files_omitted"] += len(refused)
+            reasons["name_refused"] = len(refused)
+        for reason, count in reasons.items():
+            self._note(log, f"artifacts: {counted(count, 'file')} left out, {artifacts.REASONS[reason]}")
+        for path in sorted(errors)[:MAX_NAMED]:
+            self._note(log, f"artifacts: not stored: {one_line(path, 200)}: {one_line(errors[path], 200)}")
+        return found | ({"files_omitted_reasons": dict(reasons)} if reasons else {})
 
     def _raise_if_stopped(self) -> None:
         """Raise JobStopped if a stop was requested, or if the lease ran out while this process was stopped."""
@@ -281,22 +304,32 @@ class JobRunner:
             partial(self._client.log, step=step), lambda stale: self.lost(stale.reason), predecessor=predecessor
         )
         shipper.start()
+        for missing in self._missing_content if predecessor is None else ():
+            self._note(shipper, f"not fetched: {missing}")
         return shipper
+
+    def _note(self, log: LogShipper, text: str) -> None:
+        """Write a line of the worker into the log of the job."""
+        self._trimmer.write(log, f"[{text}]\n".encode())
 
     def _run_engine(self, spec: RunSpec, feed: Callable[[bytes], None], shipper: LogShipper) -> RunResult:
         if not self._command_started:
             self._context.heartbeat.report_phase(self._active, "executing", delay=START_SECONDS)
         try:
             result = self._context.engine.run(
-                spec, output=self._marking_start(shipper.write), trace=self._marking_start(feed), stop=self._stop
+                spec,
+                output=self._marking_start(partial(self._trimmer.write, shipper)),
+                trace=self._marking_start(feed),
+                stop=self._stop,
             )
         except EngineUnavailable as missing:
             raise JobReleased(one_line(missing), unable=True, otherwise="sandbox_unavailable") from None
         except SandboxFailed as failure:
             raise JobFailed("sandbox_apply_failed", one_line(failure)) from None
         self._command_started = True
-        if result.output_truncated:
-            shipper.write(f"\n[output truncated: {counted(result.output_bytes, 'byte')} exceed the limit]\n".encode())
+        if result.memory_kills and result.kind != "out_of_memory":  # the command did not report it
+            kills = counted(result.memory_kills, "kill")
+            self._note(shipper, f"memory: {kills} by the kernel at the limit of {spec.limits.memory_bytes:,} bytes")
         return result
 
     def _marking_start(self, sink: Callable[[bytes], None]) -> Callable[[bytes], None]:
@@ -317,6 +350,7 @@ class JobRunner:
 
     def _submit_result(self, final: dict[str, Any], payload: bytes) -> None:
         """Keep the result on disk until the server has it. Without a payload there is nothing to upload."""
+        final |= self._trimmer.facts
         entry = SpoolEntry(self._context.client.server, self._lease, final, payload)
         self._context.spool.put(entry)
         self._context.failures.record(final.get("reason"), final.get("message", ""))

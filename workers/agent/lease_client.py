@@ -53,9 +53,10 @@ class LeaseClient:
         """Announce a cache entry once, and return the address of its upload; None if there is one."""
         return self._client.save_cache(self._lease, key, version, size_bytes)
 
-    def fail(self, failure: JobFailed) -> None:
+    def fail(self, failure: JobFailed, facts: dict[str, Any] | None = None) -> None:
+        """End the job as failed. `facts`: further members of the result."""
         logger.warning("job failed job=%s reason=%s message=%r", self._job_id, failure.reason, str(failure))
-        result: dict[str, Any] = {"reason": failure.reason, "message": str(failure)}
+        result: dict[str, Any] = {"reason": failure.reason, "message": str(failure), **(facts or {})}
         result |= {} if failure.exit_code is None else {"exit_code": failure.exit_code}
         self._next_claim.send(
             lambda offer: self._client.fail(self._lease, result, offer), budget=RetryBudget(self.over)

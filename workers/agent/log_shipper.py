@@ -1,6 +1,6 @@
-"""Sends the output of a command to the server while it runs.
+"""Sends the output of a job to the server while it runs: its head, and in the end its tail.
 
-The command never waits: output that cannot be sent in time is dropped, and the log says how much.
+The command never waits, and the server may be slow: a job with more output loses its middle, and the log says how much.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from typing import Protocol
 
 from workers.agent.errors import LeaseRejected, RequestRefused, ServerConflict, ServerUnreachable, TransientRefusal
 from workers.agent.retry import Backoff
@@ -18,7 +19,7 @@ from workers.agent.sanitize import counted
 logger = logging.getLogger(__name__)
 
 CHUNK_BYTES = 512 << 10
-BUFFER_BYTES = 8 << 20
+PIECE_BYTES = 64 << 10  # of the tail that is dropped at once, and in which its first line may begin
 PERIOD_SECONDS = 0.5
 MAX_CONFLICTS = 5
 
@@ -26,42 +27,111 @@ Send = Callable[[int, bytes], None]
 
 
 class Buffer:
-    """A queue of bytes with a limit, and a marker where some were dropped. Safe between two threads."""
+    """A queue of bytes. Safe between two threads. `LogTrimmer` limits what a job writes into its buffers."""
 
-    def __init__(self, room: int = BUFFER_BYTES) -> None:
-        self._room = room
-        self._pieces: deque[bytes] = deque()
-        self._size = 0
-        self._dropped = 0
+    def __init__(self) -> None:
+        self._bytes = bytearray()
         self._lock = threading.Lock()
 
     def write(self, data: bytes) -> None:
         with self._lock:
-            fits = data[: max(self._room - self._size, 0)] if not self._dropped else b""
-            if fits:
-                self._pieces.append(fits)
-                self._size += len(fits)
-            self._dropped += len(data) - len(fits)
+            self._bytes += data
 
     def take(self, limit: int) -> bytes:
         """Remove and return the next bytes, b"" if there are none."""
         with self._lock:
-            if not self._pieces:
-                return self._marker()
-            taken = bytearray()
-            while self._pieces and len(taken) < limit:
-                piece = self._pieces.popleft()
-                room = limit - len(taken)
-                taken += piece[:room]
-                if len(piece) > room:
-                    self._pieces.appendleft(piece[room:])
-            self._size -= len(taken)
-            return bytes(taken)
+            taken = bytes(self._bytes[:limit])
+            del self._bytes[:limit]
+            return taken
 
-    def _marker(self) -> bytes:
-        # All bytes before the gap have been sent, so the marker goes here.
-        dropped, self._dropped = self._dropped, 0
-        return f"\n[{counted(dropped, 'byte')} of output dropped here]\n".encode() if dropped else b""
+
+class Log(Protocol):
+    """The log of one step."""
+
+    def write(self, data: bytes) -> None: ...
+
+
+class LogTrimmer:
+    """Keeps the head and the tail of what a job prints, in all its steps, and says how much it dropped between them.
+
+    The head is passed on at once, the tail when the last step has ended. Both consist of whole lines where lines are
+    shorter than the limits. Each log that lost something has one marker, at the place of the gap.
+    """
+
+    def __init__(self, head_bytes: int, tail_bytes: int) -> None:
+        self._head_left, self._tail_bytes = head_bytes, tail_bytes
+        self.is_full = False  # of the head
+        self._is_flushed = False
+        self._tail: deque[tuple[Log, bytearray]] = deque()
+        self._size = 0
+        self._dropped: dict[Log, tuple[int, int]] = {}  # bytes and lines
+        self._is_in_line = False  # the last byte that was dropped did not end its line
+        self._lock = threading.Lock()
+
+    @property
+    def facts(self) -> dict[str, dict[str, int]]:
+        """The member of the job's result that says what was dropped; empty if nothing was."""
+        lost = self._dropped.values()
+        if not lost:
+            return {}
+        return {"log_truncated": {"bytes": sum(one[0] for one in lost), "lines": sum(one[1] for one in lost)}}
+
+    def write(self, log: Log, data: bytes) -> None:
+        """Take output of a step; never waits."""
+        with self._lock:
+            if self._is_flushed:
+                log.write(data)
+                return
+            head = b"" if self.is_full else self._head_of(data)
+            if head:
+                log.write(head)
+            if len(head) < len(data):
+                self._keep(log, data[len(head) :])
+
+    def flush(self) -> None:
+        """Write the tail. What follows is not output of the job, and is passed on."""
+        with self._lock:
+            if self._is_flushed:
+                return
+            if self._is_in_line and self._tail:  # without its beginning the rest of the line is of no use
+                self._drop(self._tail[0][1].find(b"\n", 0, PIECE_BYTES) + 1)
+            for log, (lost_bytes, lost_lines) in self._dropped.items():
+                lost = f"{counted(lost_bytes, 'byte')} in {counted(lost_lines, 'line')}"
+                log.write(f"\n[{lost} dropped here]\n".encode())
+            for log, piece in self._tail:
+                log.write(bytes(piece))
+            self._tail.clear()
+            self._is_flushed = True
+
+    def _head_of(self, data: bytes) -> bytes:
+        if len(data) <= self._head_left:
+            self._head_left -= len(data)
+            return data
+        self.is_full = True
+        fits = data[: self._head_left]
+        return fits[: fits.rfind(b"\n") + 1] or fits
+
+    def _keep(self, log: Log, data: bytes) -> None:
+        if self._tail and self._tail[-1][0] is log and len(self._tail[-1][1]) < PIECE_BYTES:
+            self._tail[-1][1].extend(data)  # a job may print byte by byte
+        else:
+            self._tail.append((log, bytearray(data)))
+        self._size += len(data)
+        while self._size > self._tail_bytes:
+            self._drop(min(self._size - self._tail_bytes, len(self._tail[0][1])))
+
+    def _drop(self, count: int) -> None:
+        """Drop so many bytes of the oldest piece."""
+        if not count:
+            return
+        log, piece = self._tail[0]
+        lost_bytes, lost_lines = self._dropped.get(log, (0, 0))
+        self._dropped[log] = lost_bytes + count, lost_lines + piece.count(b"\n", 0, count)
+        self._size -= count
+        self._is_in_line = piece[count - 1] != ord("\n")
+        del piece[:count]
+        if not piece:
+            self._tail.popleft()
 
 
 class LogShipper:

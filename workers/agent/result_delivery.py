@@ -110,8 +110,7 @@ class ResultDelivery:
         logger.error(
             "job failed job=%s reason=%s message=%r", entry.lease.job.job_id, result["reason"], result["message"]
         )
-        code = entry.final.get("exit_code")
-        result |= {} if code is None else {"exit_code": code}
+        result |= {name: entry.final[name] for name in ("exit_code", "log_truncated") if name in entry.final}
         next_claim.send(
             lambda offer: self.client.fail(entry.lease, result, offer), budget=RetryBudget(over, self.message_seconds)
         )

@@ -27,7 +27,6 @@ class StepTracker:
     first: RunSpec
     execute: Callable[[int, RunSpec], RunResult]
     done: list[dict[str, Any]] = field(default_factory=list)
-    printed: int = 0
 
     def run(self) -> dict[str, Any]:
         """Run the steps. When the time is up no further step begins: a short one would decide the job's result.
@@ -53,17 +52,9 @@ class StepTracker:
         return {"percent": 100 * index // len(self.steps.steps), "current_step": line, "step_index": index}
 
     def _spec(self, line: str, deadline: float) -> RunSpec:
-        limits = self.first.limits
-        left = max(limits.output_bytes - self.printed, 0)
-        return replace(
-            self.first,
-            argv=("sh", "-c", line),
-            timeout_seconds=deadline - time.monotonic(),
-            limits=replace(limits, output_bytes=left),
-        )
+        return replace(self.first, argv=("sh", "-c", line), timeout_seconds=deadline - time.monotonic())
 
     def _record(self, index: int, result: RunResult) -> None:
-        self.printed += result.output_bytes
         times = {"started_at": _isoformat(result.started_at), "finished_at": _isoformat(result.finished_at)}
         self.done.append({"index": index, "exit_code": result.exit_code, **times})
 

@@ -44,6 +44,7 @@ from workers.engines.contract import Engine, EngineCapabilities, EngineUnavailab
 logger = logging.getLogger(__name__)
 
 SPOOL_DELIVERY_SECONDS = 60.0
+MAX_OUTPUT_BYTES = 48 << 20  # the server stores 50 MiB of a log, with the worker's own lines
 TOOLS = ("git", "setpriv", "prlimit")
 WORKER_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
@@ -84,6 +85,7 @@ class WorkerProcess:
             WorkerStartError: The worker may not start, or may not continue to claim.
             WorkerCrashed: A critical thread failed.
         """
+        self._check_limits()
         open_files.raise_limit(self._options.capacity)
         with contextlib.ExitStack() as stack:
             stack.callback(self._client.close)
@@ -108,6 +110,14 @@ class WorkerProcess:
                 loop.run(once=once)
             if self._crash_handler.thread_name is not None:
                 raise WorkerCrashed(f"the worker ended because its thread {self._crash_handler.thread_name} failed")
+
+    def _check_limits(self) -> None:
+        limits = self._options.limits
+        if min(limits.log_head_bytes, limits.log_tail_bytes) < 0 or limits.output_bytes > MAX_OUTPUT_BYTES:
+            raise WorkerStartError(
+                f"WORKER_LOG_HEAD_BYTES and WORKER_LOG_TAIL_BYTES must be 0 or more, and at most {MAX_OUTPUT_BYTES:,} "
+                "bytes together"
+            )
 
     def _preflight(self, folder: WorkFolder, slots: WorkerSlots) -> EngineCapabilities:
         """Test the engine and clean up after a killed worker. Raises WorkerStartError."""

@@ -70,9 +70,15 @@ class RunLimits:
     processes: int = 256
     cpu_percent: int = 100
     disk_bytes: int = 4 << 30
-    output_bytes: int = 16 << 20
     trace_bytes: int = 256 << 20
     inodes: int = 1 << 20  # files, directories and links of the checkout, the home and /tmp together
+    log_head_bytes: int = 8 << 20  # of the output of the whole job; the worker drops what is between head and tail
+    log_tail_bytes: int = 8 << 20
+
+    @property
+    def output_bytes(self) -> int:
+        """Return how much output of a job its log keeps."""
+        return self.log_head_bytes + self.log_tail_bytes
 
     @property
     def max_inodes(self) -> int:
@@ -158,12 +164,12 @@ class RunResult:
     signal: str | None = None
     started_at: float = 0.0  # Unix time by the worker's clock: for display, never for decisions
     finished_at: float = 0.0
-    output_bytes: int = 0  # true total; what went to the sink is capped by RunLimits.output_bytes
-    output_truncated: bool = False
+    output_bytes: int = 0
     trace_bytes: int = 0
     trace_truncated: bool = False
     enforced_layers: tuple[str, ...] = ()
     tool_version: str = ""
+    memory_kills: int = 0  # processes that were killed because the job had no memory left, whatever `kind` says
     resources: ResourceUsage = ResourceUsage()
     network: tuple[NetworkRecord, ...] = ()
 
@@ -259,9 +265,9 @@ class Engine(Protocol):
 
         Args:
             spec: The command and its limits.
-            output: Receives stdout and stderr, merged, as they come.
-            trace: Receives the raw strace lines, whole lines with their newline. Both sinks are capped, are called from
-                one thread at a time, and must not block long.
+            output: Receives stdout and stderr, merged, as they come, all of it.
+            trace: Receives the raw strace lines, whole lines with their newline, up to the limit. Both sinks are called
+                from one thread at a time, and must not block long.
             stop: Ends the command early.
 
         Raises:

@@ -6,6 +6,7 @@
     trace=PATH          the file's lines as trace  ignore-term         from here on only KILL ends it
     network=NAME:VERDICT  a network record         exit=CODE           ends it at once
     kind=KIND           ends it at once as KIND    signal=NAME         ends it at once by this signal
+    memory-kills=N      is reported with its end
     unavailable, sandbox-failed                    raise what an engine raises
 
 A step of a job has the form `["sh", "-c", "null print=hello exit=3"]`. A word that is not in this list is an error, as
@@ -62,6 +63,7 @@ class _Execution:
     ignores_term: bool = False
     printed: int = 0
     traced: int = 0
+    memory_kills: int = 0
     network: list[NetworkRecord] = field(default_factory=list)
 
     def execute(self, word: str) -> None:
@@ -76,10 +78,11 @@ class _Execution:
 
     def print(self, value: str) -> None:
         data = f"{value}\n".encode()
-        room = max(self.spec.limits.output_bytes - self.printed, 0)
         self.printed += len(data)
-        if data[:room]:
-            self.output(data[:room])
+        self.output(data)
+
+    def count_kills(self, value: str) -> None:
+        self.memory_kills = int(value)
 
     def read_trace(self, value: str) -> None:
         for line in Path(value).read_bytes().splitlines(keepends=True):
@@ -125,7 +128,7 @@ class _Execution:
 _WORDS = {
     "unavailable": "unavailable", "sandbox-failed": "sandbox_failed", "print": "print", "trace": "read_trace",
     "network": "note_network", "ignore-term": "ignore_term", "exit": "exit", "kind": "end_with_kind",
-    "signal": "end_with_signal", "sleep": "sleep",
+    "signal": "end_with_signal", "sleep": "sleep", "memory-kills": "count_kills",
 }  # fmt: skip
 
 
@@ -199,9 +202,9 @@ def _execute(execution: _Execution) -> RunResult:
         started_at=started_at,
         finished_at=time.time(),
         output_bytes=execution.printed,
-        output_truncated=execution.printed > execution.spec.limits.output_bytes,
         trace_bytes=execution.traced,
         trace_truncated=execution.traced > execution.spec.limits.trace_bytes,
         tool_version="null",
+        memory_kills=execution.memory_kills,
         network=tuple(execution.network),
     )

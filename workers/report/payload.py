@@ -90,7 +90,7 @@ def resources(result: RunResult, spec: RunSpec) -> Item:
             "trace_bytes": limits.trace_bytes,
             "timeout_seconds": spec.timeout_seconds,
         },
-        "output": {"bytes": result.output_bytes, "truncated": result.output_truncated},
+        "output": {"bytes": result.output_bytes, "truncated": result.output_bytes > limits.output_bytes},
     }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.admin import formatting
 from orchestrator.admin.labels import (
@@ -75,6 +75,7 @@ def summarize(job: Job, *, attempts: list[Job], lease: LeaseTableRow | None, now
         _add_loss(job, summary, now)
     else:
         _add_progress(job, summary, lease, now)
+    _add_omissions(job.result or {}, summary)
     _add_next_attempt(job, summary, attempts)
     return summary
 
@@ -118,6 +119,19 @@ def _add_result(job: Job, summary: JobSummary) -> None:
     counts = (job.result or {}).get("counts")
     if isinstance(counts, dict):
         summary.counts = [(count_label(str(name), count), count) for name, count in counts.items()][:8]
+
+
+def _add_omissions(result: dict[str, Any], summary: JobSummary) -> None:
+    """Say what the worker left out: of the log, and of the files."""
+    if lost := result.get("log_truncated"):
+        size = f"{lost['bytes']:,} bytes in {formatting.pluralize(lost['lines'], 'line')}"
+        summary.sentences.append(
+            f"The log has the beginning and the end of the output; {size} between them were dropped."
+        )
+    if omitted := result.get("files_omitted"):
+        reasons = ", ".join(map(formatting.humanize, sorted(result.get("files_omitted_reasons", {}))))
+        files = f"{formatting.pluralize(omitted, 'file')} left out of the artifacts"
+        summary.sentences.append(f"{files}: {reasons}." if reasons else f"{files}.")
 
 
 def _add_wait(job: Job, summary: JobSummary) -> None:

@@ -11,7 +11,7 @@ from workers.agent.errors import WorkerCrashed, WorkerStartError
 from workers.agent.slots import MAX_SLOTS
 from workers.agent.worker import WorkerOptions, WorkerProcess
 from workers.engines import engine_named
-from workers.engines.contract import EngineUnavailable
+from workers.engines.contract import EngineUnavailable, RunLimits
 
 
 class Command(BaseCommand):
@@ -55,6 +55,9 @@ class Command(BaseCommand):
             mirrors=settings.GIT_MIRRORS,
             ingest_url=settings.INGEST_URL,
             ingest_token_file=settings.INGEST_TOKEN_FILE,
+            limits=RunLimits(
+                log_head_bytes=settings.WORKER_LOG_HEAD_BYTES, log_tail_bytes=settings.WORKER_LOG_TAIL_BYTES
+            ),
         )
         try:
             chosen: dict[str, Any] = settings.ENGINES[options["engine"]]

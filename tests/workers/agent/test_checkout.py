@@ -40,7 +40,7 @@ class Place:
 
     def fetch(self, commit: str, *, url: str = URL, bounds: Bounds = BOUNDS, stop: StopSignal | None = None) -> Path:
         checkout = Checkout(self.mirrors, bounds)
-        checkout.fetch(url, commit, into=self.workspace, owner=self.owner, stop=stop or StopSignal())
+        self.missing = checkout.fetch(url, commit, into=self.workspace, owner=self.owner, stop=stop or StopSignal())
         return self.workspace
 
 
@@ -151,6 +151,7 @@ def test_submodules_are_not_fetched(repository: Repository, place: Place, open_d
     commit = repository.commit({".gitmodules": modules, "name": b"x"}, sub="c" * 40)
     workspace = place.fetch(commit)
     assert list((workspace / "sub").iterdir()) == []
+    assert place.missing == ["1 submodule is empty: sub"]
     assert not marker.exists()
 
 
@@ -193,15 +194,23 @@ def test_git_sees_no_environment_and_no_configuration_but_ours(
 
 def test_filters_do_not_run_and_pointers_stay_pointers(repository: Repository, place: Place) -> None:
     pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"0" * 64 + b"\nsize 1\n"
-    attributes = b"*.bin filter=lfs\n*.txt filter=evil\n"
+    attributes = b"*.bin filter=lfs\n*.raw filter=lfs\n*.txt filter=evil\n"
     config = b'[filter "evil"]\n\tsmudge = touch smudged\n'
     commit = repository.commit(
-        {".gitattributes": attributes, ".gitconfig": config, "a.bin": pointer, "a.txt": b"plain"}
+        {
+            ".gitattributes": attributes,
+            ".gitconfig": config,
+            "a.bin": pointer,
+            "é .bin": pointer,
+            "a.raw": b"\0",
+            "a.txt": b"plain",
+        }
     )
     workspace = place.fetch(commit)
     assert (workspace / "a.bin").read_bytes() == pointer
     assert (workspace / "a.txt").read_bytes() == b"plain"
     assert not list(workspace.rglob("smudged"))
+    assert place.missing == ["2 files are Git LFS pointers: a.bin, é .bin"]
 
 
 def test_no_hook_runs_and_none_is_there(

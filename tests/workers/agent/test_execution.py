@@ -23,7 +23,7 @@ from workers.agent.checkout import Checkout
 from workers.agent.context import WorkerContext
 from workers.agent.http.client import OrchestratorClient
 from workers.agent.readiness import OwnFailures
-from workers.engines.contract import Engine, EngineCapabilities, Isolation, RunResult
+from workers.engines.contract import RunResult
 from workers.engines.null import FLAG, NullEngine
 
 CANCEL = Answer(200, {"cancel_requested": True, "cancel_reason": "requested", "cancel_deadline_seconds": 30})
@@ -566,29 +566,17 @@ class Unwanted(NullEngine):
         raise AssertionError
 
 
-class Flooding:
-    """An engine whose command printed more than it may."""
-
-    name = "flooding"
-    isolation = Isolation.NAMESPACES
-
-    def check(self) -> EngineCapabilities:
-        return EngineCapabilities()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(NullEngine(), name)
-
-    def run(self, spec: Any, *, output: Any, trace: Any, stop: Any) -> RunResult:
-        output(b"y\n")
-        return RunResult(
-            kind="exited", exit_code=0, output_bytes=123456, output_truncated=True, started_at=1.0, finished_at=2.0
-        )
-
-
-def test_a_log_that_was_cut_says_so(bench: WorkerContext, server: ScriptedServer, commit: str) -> None:
-    engine: Engine = Flooding()
-    a_run(replace(bench, engine=engine), commit).run()
-    assert log_of(server) == b"y\n\n[output truncated: 123,456 bytes exceed the limit]\n"
+def test_a_log_that_was_cut_has_its_end_and_says_so(bench: WorkerContext, server: ScriptedServer, commit: str) -> None:
+    small = replace(bench, limits=replace(bench.limits, log_head_bytes=4, log_tail_bytes=4))
+    a_run(small, commit, *(f"print={number}" for number in range(9))).run()
+    assert log_of(server) == b"0\n1\n\n[10 bytes in 5 lines dropped here]\n7\n8\n"
+    ((_, body),) = finals(server)
+    assert body["result"]["log_truncated"] == {"bytes": 10, "lines": 5}
+    assert server.received("run")[0].json["resources"]["output"] == {"bytes": 18, "truncated": True}
+    server.asked.clear()
+    a_run(small, commit, *(f"print={number}" for number in range(9)), "kind=out_of_memory").run()
+    ((call, body),) = finals(server)
+    assert (call, body["result"]["log_truncated"]) == ("fail", {"bytes": 10, "lines": 5})
 
 
 def test_nothing_that_opens_a_door_is_in_the_log_or_on_the_disk(

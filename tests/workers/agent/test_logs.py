@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+import re
 import threading
 from collections.abc import Callable
 
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.workers.agent.scripted import wait_until
 from workers.agent.errors import LeaseRejected, RequestRefused, ServerConflict, ServerUnreachable, TransientRefusal
-from workers.agent.log_shipper import BUFFER_BYTES, CHUNK_BYTES, Buffer, LogShipper
+from workers.agent.log_shipper import CHUNK_BYTES, PIECE_BYTES, LogShipper, LogTrimmer
 
 
 class Store:
@@ -188,7 +189,7 @@ def test_a_server_that_wants_no_more_gets_no_more() -> None:
     assert store.calls == 1
 
 
-def test_the_writer_never_waits_and_the_log_says_what_is_missing() -> None:
+def test_the_writer_never_waits() -> None:
     store, gate = Store(), threading.Event()
     waited: list[bool] = []
     store.before = lambda call: waited.append(gate.wait(60))
@@ -196,13 +197,12 @@ def test_the_writer_never_waits_and_the_log_says_what_is_missing() -> None:
     pump.start()
     pump.write(b"a" * 10)
     wait_until(lambda: store.calls == 1)
-    for _ in range(BUFFER_BYTES // CHUNK_BYTES + 4):
+    for _ in range(20):
         pump.write(b"b" * CHUNK_BYTES)
     assert waited == [], "the store still waits, and all is written"
     gate.set()
     pump.close(within=20)
-    assert store.text.endswith(f"\n[{4 * CHUNK_BYTES:,} bytes of output dropped here]\n".encode())
-    assert len(store.text) < BUFFER_BYTES + 100
+    assert store.text == b"a" * 10 + b"b" * 20 * CHUNK_BYTES
 
 
 def test_closing_does_not_wait_for_the_answer_to_a_call() -> None:
@@ -245,18 +245,62 @@ def test_closing_at_once_sends_nothing_more() -> None:
     assert store.calls <= 1
 
 
-@settings(deadline=None, max_examples=50)
-@given(st.lists(st.binary(max_size=300)), st.integers(1, 200), st.integers(1, 400))
-def test_what_the_buffer_takes_comes_out_in_order_or_is_counted(pieces: list[bytes], most: int, room: int) -> None:
-    buffer = Buffer(room)
-    for piece in pieces:
-        buffer.write(piece)
-    out = b"".join(iter(lambda: buffer.take(most), b""))
-    everything = b"".join(pieces)
-    if len(everything) <= room:
-        assert out == everything
-    else:
-        kept = everything[:room]
-        assert out.startswith(kept)
-        noun = "byte" if len(everything) - room == 1 else "bytes"
-        assert out[len(kept) :] == f"\n[{len(everything) - room:,} {noun} of output dropped here]\n".encode()
+class Kept:
+    def __init__(self) -> None:
+        self.text = b""
+
+    def write(self, data: bytes) -> None:
+        self.text += data
+
+
+MARKER = re.compile(rb"\n\[([\d,]+) bytes? in ([\d,]+) lines? dropped here\]\n")
+
+
+def test_of_a_long_log_head_and_tail_are_kept_and_what_is_missing_is_counted() -> None:
+    """200,000 lines: the numbers of the marker are those of the lines between."""
+    log, trimmer = Kept(), LogTrimmer(1 << 20, 1 << 20)
+    lines = [b"%06d of a log with many lines, of which the last ones say what went wrong\n" % n for n in range(200_000)]
+    output = b"".join(lines)
+    for start in range(0, len(output), 4099):
+        trimmer.write(log, output[start : start + 4099])
+    trimmer.flush()
+    head, lost_bytes, lost_lines, tail = MARKER.split(log.text)
+    assert output.startswith(head)
+    assert output.endswith(tail)
+    assert tail.splitlines(keepends=True)[0] in lines, "a whole line"
+    assert (1 << 20) - 4099 <= len(head) <= 1 << 20
+    assert (1 << 20) - 100 <= len(tail) <= 1 << 20
+    missing = {"bytes": len(output) - len(head) - len(tail), "lines": 200_000 - (head + tail).count(b"\n")}
+    assert trimmer.facts == {"log_truncated": missing}
+    assert {"bytes": int(lost_bytes.replace(b",", b"")), "lines": int(lost_lines.replace(b",", b""))} == missing
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.text("ab\n", max_size=30)), max_size=30),
+    st.integers(0, 60),
+    st.integers(0, 60),
+)
+def test_what_is_written_comes_out_in_order_or_is_counted(pieces: list[tuple[int, str]], head: int, tail: int) -> None:
+    logs, trimmer = [Kept(), Kept(), Kept()], LogTrimmer(head, tail)
+    pieces.sort(key=lambda piece: piece[0])  # steps follow one another
+    for number, text in pieces:
+        trimmer.write(logs[number], text.encode())
+    trimmer.flush()
+    everything = "".join(text for _, text in pieces).encode()
+    lost = trimmer.facts.get("log_truncated", {"bytes": 0, "lines": 0})
+    kept = b"".join(MARKER.sub(b"", log.text) for log in logs)
+    assert len(kept) == len(everything) - lost["bytes"] <= head + tail
+    assert kept.count(b"\n") == everything.count(b"\n") - lost["lines"]
+    assert sum(len(MARKER.findall(log.text)) for log in logs) == sum(log in trimmer._dropped for log in logs)
+    if len(everything) <= head + tail and not lost["bytes"]:
+        assert kept == everything
+    end = everything[len(everything) - min(tail, len(everything)) :]
+    assert b"\n" in end or kept.endswith(end), "the end is there, but for a line without its beginning"
+
+
+def test_output_byte_by_byte_takes_no_more_memory() -> None:
+    log, trimmer = Kept(), LogTrimmer(0, 1 << 18)
+    for _ in range(1 << 19):
+        trimmer.write(log, b"x")
+    assert len(trimmer._tail) <= (1 << 18) // PIECE_BYTES + 2

@@ -18,7 +18,7 @@ import pytest
 from tests.workers.agent.benches import a_bench, running
 from tests.workers.agent.conftest import LEASE_ID, claim_body
 from tests.workers.agent.repositories import Repository
-from tests.workers.agent.scripted import Answer, Asked, ScriptedServer, hang_up, stale, wait_until
+from tests.workers.agent.scripted import Answer, Asked, ScriptedServer, hang_up, problem, stale, wait_until
 from workers.agent import artifacts
 from workers.agent.context import WorkerContext
 from workers.agent.errors import ProtocolError
@@ -130,10 +130,19 @@ def test_the_time_is_that_of_all_steps_together(bench: WorkerContext, server: Sc
 
 
 def test_the_output_is_limited_for_all_steps_together(bench: WorkerContext, server: ScriptedServer) -> None:
-    small = replace(bench, limits=replace(bench.limits, output_bytes=10))
-    a_run(small, "null print=123456", "null print=abcdef").run()
-    received = {step: b"".join(chunk for one, _, chunk in logs(server) if one == step) for step in (0, 1)}
-    assert received == {0: b"123456\n", 1: b"abc\n[output truncated: 7 bytes exceed the limit]\n"}
+    """The error that the last step prints is always there."""
+    small = replace(bench, limits=replace(bench.limits, log_head_bytes=14, log_tail_bytes=12))
+    noise = [f"null {' '.join(f'print={step}{line}aaaa' for line in range(3))}" for step in range(3)]
+    a_run(small, *noise, "null print=error exit=3").run()
+    received = {step: b"".join(chunk for one, _, chunk in logs(server) if one == step) for step in range(4)}
+    assert received == {
+        0: b"00aaaa\n01aaaa\n\n[7 bytes in 1 line dropped here]\n",
+        1: b"\n[21 bytes in 3 lines dropped here]\n",
+        2: b"\n[21 bytes in 3 lines dropped here]\n",
+        3: b"error\n",
+    }
+    call, result = last(server)
+    assert (call, result["log_truncated"]) == ("fail", {"bytes": 49, "lines": 7})
 
 
 def test_progress_says_which_step_runs(bench: WorkerContext, server: ScriptedServer, open_dir: Path) -> None:
@@ -254,7 +263,39 @@ def test_a_workspace_that_a_step_has_closed_has_no_artifacts(
     assert (call, result["files"], result["files_omitted"]) == ("complete", [], 1)
 
 
-def test_the_result_stays_on_disk_until_it_was_taken_and_the_next_life_tells_it(
+def test_what_is_not_stored_is_said_on_the_job_and_in_its_log(
+    bench: WorkerContext, server: ScriptedServer, repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(artifacts, "MAX_FILES", 3)
+    pointer = b"version https://git-lfs.github.com/spec/v1\n"
+    files = dict.fromkeys(("a:b", "b", "c", "d", "e"), b"x") | {".gitattributes": b"*.bin filter=lfs\n"}
+    commit = repository.commit(files | {"z.bin": pointer})
+    source = claim_body()["job"]["source"] | {"git_commit": commit}
+    server.on("artifacts", problem(400, "invalid", detail="name: Invalid."), problem(402, "storage_quota_exceeded"))
+    a_run(
+        bench,
+        "null print=x",
+        "null memory-kills=2 print=y",
+        source=source,
+        artifacts=[{"type": "f", "path_glob": "[a-e]*"}],
+    ).run()
+    result = last(server)[1]
+    assert (len(result["files"]), result["files_omitted"]) == (2, 3)
+    assert result["files_omitted_reasons"] == {"too_many_files": 2, "name_refused": 1}
+    first, second = (b"".join(chunk for one, _, chunk in logs(server) if one == step).decode() for step in (0, 1))
+    assert first == "[not fetched: 1 file is a Git LFS pointer: z.bin]\nx\n"
+    left_out, name, stopped = second.splitlines()[2:4], second.splitlines()[4], second.splitlines()[5]
+    assert second.startswith("y\n[memory: 2 kills by the kernel at the limit of 2,147,483,648 bytes]\n")
+    assert left_out == [
+        "[artifacts: 2 files left out, a job has at most 256 files]",
+        "[artifacts: 1 file left out, the server does not accept the name]",
+    ]
+    assert name.startswith("[artifacts: not stored: ")
+    assert name.endswith(": 400 invalid: name: Invalid.]")
+    assert stopped.endswith(f"{result['files'][0]['path']}: 402 storage_quota_exceeded]")
+
+
+def test_the_result_stays_on_disk_until_was_taken_and_the_next_life_tells_it(
     bench: WorkerContext, server: ScriptedServer
 ) -> None:
     server.on("fail", hang_up)

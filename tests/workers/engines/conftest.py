@@ -18,7 +18,7 @@ from workers.engines.contract import RunLimits, RunResult, RunSpec, StopSignal
 # Other suites may run on this machine at the same time: uids of our own.
 FIRST_UID = 200_000 + os.getpid() % 5000 * 200
 REAL = ("bubblewrap", "restricted")
-SMALL = RunLimits(memory_bytes=256 << 20, processes=64, disk_bytes=64 << 20, output_bytes=1 << 20, trace_bytes=8 << 20)
+SMALL = RunLimits(memory_bytes=256 << 20, processes=64, disk_bytes=64 << 20, trace_bytes=8 << 20)
 
 
 def whole_calls(trace: str) -> list[str]:

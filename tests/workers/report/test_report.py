@@ -112,11 +112,11 @@ def test_network_attempts_of_the_trace_and_of_the_proxy_stand_in_one_list():
 
 def test_resources_are_peaks_beside_limits():
     peaks = ResourceUsage(memory_bytes=5, processes=3, disk_bytes=None, cpu_seconds=1.5)
-    resources = payload_of(trace(), resources=peaks, output_bytes=77, output_truncated=True)["resources"]
+    resources = payload_of(trace(), resources=peaks, output_bytes=(16 << 20) + 77)["resources"]
     assert resources["peaks"] == {"memory_bytes": 5, "processes": 3, "disk_bytes": None, "cpu_seconds": 1.5}
     assert resources["limits"]["memory_bytes"] == RunLimits().memory_bytes
     assert resources["limits"]["timeout_seconds"] == 300.0
-    assert resources["output"] == {"bytes": 77, "truncated": True}
+    assert resources["output"] == {"bytes": (16 << 20) + 77, "truncated": True}
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import re
 import signal
 import socket
 import subprocess
+import sys
 import time
 
 from workers.engines.contract import NetworkRecord, ResourceUsage, RunResult, SandboxFailed, Sink, StopSignal
@@ -41,7 +42,7 @@ class SandboxRun:
             os.fchown(
                 self.theirs, environment.uid, environment.uid
             )  # or `> /dev/stderr`, which opens it anew, is refused
-        self.output = PipePump("output", ours, output, limits.output_bytes)
+        self.output = PipePump("output", ours, output, sys.maxsize)
         ours, self.stderr = os.pipe()
         self.errors = PipePump("errors", ours, lambda _: None, 0)
         self.gauge = environment.gauge(backend.members)
@@ -170,11 +171,11 @@ class SandboxRun:
             started_at=started_at,
             finished_at=time.time(),
             output_bytes=self.output.total,
-            output_truncated=self.output.truncated,
             trace_bytes=self.lines.total,
             trace_truncated=self.lines.truncated,
             enforced_layers=self.backend.layers + (("disk_volume",) if isinstance(self.gauge, VolumeGauge) else ()),
             tool_version=self.backend.version,
+            memory_kills=usage.out_of_memory_kills,
             resources=ResourceUsage(
                 memory_bytes=usage.memory_peak or monitor.memory_peak or None,
                 processes=usage.processes_peak or monitor.processes_peak or None,

@@ -154,6 +154,7 @@ _PENDING_FIELDS: dict[str, Any] = {
 }
 _DETAIL_FIELDS: dict[str, Any] = _PENDING_FIELDS | {
     "progress": None,
+    "log_truncated": None,
     "last_event": _EVENT,
     "depends_on": [],
     "retries": [],

@@ -421,10 +421,21 @@ class _PendingOutput(serializers.Serializer):
     pending_reason = PendingReasonOutput(allow_null=True)
 
 
+class LogTruncatedOutput(serializers.Serializer):
+    """Output that is not in the log."""
+
+    bytes = serializers.IntegerField()
+    lines = serializers.IntegerField()
+
+
 class _JobDetailOutput(_PendingOutput):
     """Fields of a job that lists do not contain."""
 
     progress = ProgressOutput(allow_null=True)
+    log_truncated = LogTruncatedOutput(
+        allow_null=True,
+        help_text="What the worker left out between the beginning and the end of the output; null if nothing.",
+    )
     last_event = EventOutput(allow_null=True)
     depends_on = serializers.ListField(child=serializers.CharField(), help_text="First attempt of each dependency.")
     retries = serializers.ListField(child=serializers.CharField())

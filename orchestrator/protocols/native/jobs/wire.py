@@ -95,6 +95,7 @@ def serialize_details(
     """
     return {
         "progress": job.progress,
+        "log_truncated": (job.result or {}).get("log_truncated"),
         "last_event": serialize_event(last_event) if last_event else None,
         "depends_on": depends_on,
         "retries": retries,

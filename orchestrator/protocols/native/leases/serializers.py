@@ -153,6 +153,13 @@ class CacheResultInput(StrictSerializer):
     read_only = StrictBooleanField()  # type: ignore[assignment] # a field here, not the attribute of DRF's fields
 
 
+class LogTruncatedInput(StrictSerializer):
+    """Output that was dropped between the head and the tail of the log."""
+
+    bytes = StrictIntegerField(min_value=1, max_value=BIGINT)
+    lines = StrictIntegerField(min_value=0, max_value=BIGINT)
+
+
 class FinalResultInput(StrictSerializer):
     """Fields of every final message."""
 
@@ -165,6 +172,12 @@ class FinalResultInput(StrictSerializer):
         max_value=BIGINT,
         help_text="Number of further files that matched and are not in `files`.",
     )
+    files_omitted_reasons = serializers.DictField(
+        child=StrictIntegerField(min_value=1, max_value=BIGINT),
+        required=False,
+        help_text="The number of files in `files_omitted` by reason, such as `too_many_files` or `name_refused`.",
+    )
+    log_truncated = LogTruncatedInput(required=False, help_text="What the worker left out of the log.")
     caches = serializers.ListField(child=CacheResultInput(), required=False, max_length=MAX_CACHES)
     outputs = PayloadObjectField(required=False, help_text="What the job produced, for whoever submitted it.")
     cursors = CursorsField(required=False, help_text="The position in each feed to which the job has read.")

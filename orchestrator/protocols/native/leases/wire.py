@@ -65,9 +65,17 @@ def build_result(final: dict[str, Any], *extra_fields: str) -> dict[str, Any]:
 
     Args:
         final: The validated `result` of the message.
-        extra_fields: Further fields to store, besides files, caches and steps.
+        extra_fields: Further fields to store, besides those of every job.
     """
-    names = ("files", "files_omitted", "caches", *OUTCOME_FIELDS, *extra_fields)
+    names = (
+        "files",
+        "files_omitted",
+        "files_omitted_reasons",
+        "log_truncated",
+        "caches",
+        *OUTCOME_FIELDS,
+        *extra_fields,
+    )
     result = {name: final[name] for name in names if name in final}
     if "steps" in final:
         result["steps"] = [
