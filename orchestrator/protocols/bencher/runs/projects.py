@@ -44,9 +44,9 @@ def project_of_run(uow: UnitOfWork, run: RunRequest, sender: RunSender) -> Proje
     resource_id = _resource_id(run)
     project = _find(resource_id)
     if project is not None:
-        return _permitted(uow, project, sender)
+        return _permitted(uow, project, sender, resource_id)
     if isinstance(resource_id, UUID):
-        raise NotFound(f"There is no project with the UUID {resource_id}, or you may not see it.")
+        raise _not_found(resource_id)
     if sender.caller.user is None:
         return create_unclaimed_project(resource_id, run.context.name or resource_id)
     return create_own_project(resource_id, user=sender.caller.user)
@@ -79,16 +79,23 @@ def _find(resource_id: UUID | str) -> Project | None:
 
 
 def _project_of_key(run: RunRequest, project: Project) -> Project:
-    """Return the project of a key. A repository of no project is refused when its tag is resolved."""
-    named = run.project or (run.job.reference.project if run.job else None)
-    resource_id = None if named is None else parse_uuid(named) or named
-    other = None if resource_id is None else _find(resource_id)
-    if (other is not None and other.pk != project.pk) or (run.project is not None and other is None):
+    """Return the project of a key, whether or not there is another one with the name in the run.
+
+    A tag in another repository is refused when it is resolved.
+    """
+    named = run.project or (run.job.reference.project if run.job and run.job.reference.digest else None)
+    if named is not None and (parse_uuid(named) or named) not in {project.uuid, project.public_slug}:
         raise unauthenticated("The key is not of the project that the run names.")
     return Project.objects.select_related("organization__plan").get(pk=project.pk)
 
 
-def _permitted(uow: UnitOfWork, project: Project, sender: RunSender) -> Project:
+def _not_found(resource_id: UUID | str) -> NotFound:
+    """Return the error of a project that does not exist, or that the caller may not see."""
+    named = f"with the UUID {resource_id}" if isinstance(resource_id, UUID) else resource_id
+    return NotFound(f"There is no project {named}, or you may not see it.")
+
+
+def _permitted(uow: UnitOfWork, project: Project, sender: RunSender, resource_id: UUID | str) -> Project:
     """Return a project to which the caller may submit runs.
 
     An authenticated run of a project without an owner makes its sender the owner. Staff with the permission to change
@@ -99,6 +106,8 @@ def _permitted(uow: UnitOfWork, project: Project, sender: RunSender) -> Project:
         organization = project.organization = lock_organization(organization.pk)  # may have an owner meanwhile
     has_owner = is_claimed(organization)
     if user is None:
+        if has_owner and project.visibility != Visibility.PUBLIC and isinstance(resource_id, UUID):
+            raise _not_found(resource_id)  # its slug must not follow from its UUID
         if has_owner:
             message = f"The project {project.public_slug} has an owner. {LOG_IN_HINT}"
             raise unauthenticated(message)
@@ -112,4 +121,4 @@ def _permitted(uow: UnitOfWork, project: Project, sender: RunSender) -> Project:
     if project.visibility == Visibility.PUBLIC or sender.caller.can_see(project):
         message = f"You are no member of the organization {organization.slug}, which owns the project."
         raise ApiError(403, "forbidden", message)
-    raise NotFound(f"There is no project {project.public_slug}, or you may not see it.")
+    raise _not_found(resource_id)

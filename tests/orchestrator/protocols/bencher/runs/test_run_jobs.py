@@ -215,6 +215,33 @@ class TestPermission:
         project.save()
         refused(lambda: post_run(stranger, job_body(spec="two-cores")), 403)
 
+    def test_a_private_project_of_others_is_answered_byte_by_byte_as_one_that_does_not_exist(
+        self, anyone, stranger, spec, project
+    ):
+        """Its UUID may be known, from an image or a link. Its slug must not follow from it."""
+        missing, key = str(uuid4()), Caller(project_key(new_project("other")))
+        found, same = {}, {"X-Request-Id": "req_01m8gbbsf2xm25vwx2z760kgb8"}
+        for name, caller in {"anonymous": anyone, "user": stranger, "key": key}.items():
+            for place, body in {
+                "project": lambda named: job_body(spec="two-cores") | {"project": named},
+                "results": lambda named: direct_body(BMF) | {"project": named},
+                "digest": lambda named: job_body(f"{named}@{DIGEST}", spec="two-cores"),
+                "tag": lambda named: job_body(f"{named}:v1", spec="two-cores"),
+            }.items():
+                answers = [post_run(caller, body(named), **same) for named in (str(project.uuid), missing)]
+                shown = [
+                    (answer.status_code, answer.content.decode().replace(named, "UUID"), answer.get("WWW-Authenticate"))
+                    for answer, named in zip(answers, (str(project.uuid), missing), strict=True)
+                ]
+                if shown[0] != shown[1] or project.public_slug in shown[0][1] or shown[0][0] == 201:
+                    found[name, place] = shown
+        assert found == {}
+        slugs = [
+            post_run(key, job_body(f"{slug}@{DIGEST}", spec="two-cores"), **same) for slug in ("adapter", "nowhere")
+        ]
+        assert slugs[0].content == slugs[1].content
+        assert slugs[0].status_code == 401
+
     def test_a_project_key_needs_no_name_of_the_project(self, spec, project):
         caller = Caller(project_key(project))
         body = document_body()
