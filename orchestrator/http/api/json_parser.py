@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping
 from typing import IO, Any
 
-from django.http import QueryDict
+from django.http import HttpRequest, QueryDict
 from django.utils.http import parse_header_parameters
 from rest_framework.exceptions import UnsupportedMediaType
 from rest_framework.parsers import BaseParser
@@ -16,6 +16,18 @@ from orchestrator.http.errors.problems import ApiError
 
 MAX_DEPTH = 64
 MAX_DIGITS = 19  # of a bigint
+
+
+def require_uncompressed(request: HttpRequest | Request) -> None:
+    """Refuse a body with a `Content-Encoding`: the limits of bodies, and signatures of them, count the bytes as sent.
+
+    Raises:
+        ApiError: 415 `unsupported_media_type`.
+    """
+    encoding = request.headers.get("Content-Encoding", "")
+    if encoding.strip().lower() not in {"", "identity"}:
+        detail = f"Content-Encoding: {encoding[:40]!a} is not supported. Send the body without compression."
+        raise ApiError(415, "unsupported_media_type", detail, headers={"Accept-Encoding": "identity"})
 
 
 def refuse(detail: str) -> ApiError:
@@ -32,8 +44,8 @@ class StrictJSONParser(BaseParser):
         self, stream: IO[bytes], media_type: str | None = None, parser_context: Mapping[str, Any] | None = None
     ) -> Any:
         request = (parser_context or {})["request"]
-        encoding = request.headers.get("Content-Encoding", "identity")
-        if encoding != "identity" or not _is_utf8(media_type or "", self.media_type):
+        require_uncompressed(request)
+        if not _is_utf8(media_type or "", self.media_type):
             raise UnsupportedMediaType(media_type or "")
         limit = body_limit(request.method, request.path)
         raw = stream.read(limit + 1)

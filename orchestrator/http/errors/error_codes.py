@@ -128,7 +128,9 @@ CODES: dict[str, ErrorCode] = {
         "repeat.",
     ),
     "payload_too_large": ErrorCode(413, "The body has more than `limit` bytes."),
-    "unsupported_media_type": ErrorCode(415, "The body is not `application/json`, or it is compressed."),
+    "unsupported_media_type": ErrorCode(
+        415, "The body is not `application/json`, or has a `Content-Encoding`; the detail names the header."
+    ),
     "range_not_satisfiable": ErrorCode(416, "The requested range begins after the last byte of the object."),
     "workflow_rejected": ErrorCode(422, "Only document 003: the workflow file at the commit of the run is wrong."),
     "size_mismatch": ErrorCode(422, "The uploaded object has not the announced size. Nothing was stored."),

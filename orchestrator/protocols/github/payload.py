@@ -9,7 +9,7 @@ from django.utils.http import parse_header_parameters
 from rest_framework.exceptions import UnsupportedMediaType
 from rest_framework.request import Request
 
-from orchestrator.http.api.json_parser import loads, refuse
+from orchestrator.http.api.json_parser import loads, refuse, require_uncompressed
 from orchestrator.http.errors.problems import ApiError
 
 MAX_BODY_BYTES = 1 << 20  # GitHub sends up to 25 MiB; the fields that a run needs fit into much less
@@ -53,8 +53,8 @@ def peek(request: Request, raw: bytes) -> Any:
 
 def _json_text(request: Request, raw: bytes) -> bytes:
     media_type, parameters = parse_header_parameters(request.META.get("CONTENT_TYPE", ""))
-    is_plain = request.headers.get("Content-Encoding", "identity") == "identity"
-    if media_type not in {JSON, FORM} or parameters.get("charset", "utf-8").lower() != "utf-8" or not is_plain:
+    require_uncompressed(request)
+    if media_type not in {JSON, FORM} or parameters.get("charset", "utf-8").lower() != "utf-8":
         raise UnsupportedMediaType(media_type)
     return raw if media_type == JSON else _form_field(raw)
 

@@ -9,7 +9,8 @@ from rest_framework.renderers import BaseRenderer
 from rest_framework.request import Request
 from rest_framework.views import APIView
 
-from orchestrator.http.api.json_parser import loads
+from orchestrator.http.api.json_parser import loads, require_uncompressed
+from orchestrator.http.errors.problems import ApiError
 from orchestrator.protocols.shithub import errors
 from orchestrator.protocols.shithub.openapi import ShithubSchema
 
@@ -65,6 +66,19 @@ class ShithubView(APIView):
     def header(self) -> str | None:
         """Return the value of `Authorization`."""
         return self.request.META.get("HTTP_AUTHORIZATION")
+
+    def body(self) -> bytes:
+        """Return the body.
+
+        Raises:
+            ApiError: 400; it is compressed. No other status for it is in the contract.
+        """
+        try:
+            require_uncompressed(self.request)
+        except ApiError as error:
+            raise errors.bad_request(error.detail) from None
+        raw: bytes = self.request.body
+        return raw
 
 
 def read_object(raw: bytes) -> dict[str, Any]:

@@ -123,7 +123,14 @@ def test_utf_8_may_be_named(alice, kind):
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "identity, gzip", "GZIP", "x"])
 def test_no_compressed_body_is_unpacked(alice, encoding):
-    refused(lambda: alice.post(JOBS, BOMB, **{"Content-Encoding": encoding}), 415, "unsupported_media_type")
+    answer = alice.post(JOBS, BOMB, **{"Content-Encoding": encoding})
+    problem = refused(lambda: answer, 415, "unsupported_media_type")
+    assert problem["detail"] == f"Content-Encoding: '{encoding}' is not supported. Send the body without compression."
+    assert answer["Accept-Encoding"] == "identity"
+
+
+def test_an_encoding_that_changes_nothing_is_accepted(alice):
+    assert alice.post(JOBS, SUBMIT_BODY, **{"Content-Encoding": "Identity"}).status_code == 201
 
 
 @pytest.mark.parametrize("kind", ["application/json", "text/plain", "application/x-www-form-urlencoded"])

@@ -11,7 +11,6 @@ from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.utils import timezone
 from django.utils.http import content_disposition_header
-from rest_framework.exceptions import UnsupportedMediaType
 from rest_framework.parsers import BaseParser
 from rest_framework.permissions import AllowAny
 from rest_framework.renderers import BaseRenderer
@@ -27,7 +26,7 @@ from orchestrator.artifacts.pieces import MAX_PIECE_BYTES, close_artifact, store
 from orchestrator.artifacts.storage import OCTETS, artifact_storage
 from orchestrator.artifacts.uploads import store_upload, with_confirmed
 from orchestrator.http.api.fields import parse
-from orchestrator.http.api.json_parser import body_of
+from orchestrator.http.api.json_parser import body_of, require_uncompressed
 from orchestrator.http.api.query_parameters import LIST_PARAMETERS, StrictQueryMixin
 from orchestrator.http.asgi.body_limit import too_large
 from orchestrator.http.auth.permissions import HasScope
@@ -142,8 +141,7 @@ class OctetParser(BaseParser):
     def parse(
         self, stream: IO[bytes], media_type: str | None = None, parser_context: Mapping[str, Any] | None = None
     ) -> Any:
-        if (parser_context or {})["request"].headers.get("Content-Encoding", "identity") != "identity":
-            raise UnsupportedMediaType(media_type or "")
+        require_uncompressed((parser_context or {})["request"])
         raw = stream.read(MAX_PIECE_BYTES + 1)
         if len(raw) > MAX_PIECE_BYTES:
             raise too_large(MAX_PIECE_BYTES)

@@ -29,7 +29,7 @@ class RunnerHeartbeatView(ShithubView):
     @openapi.HEARTBEAT_DOCS
     def post(self, request: Request) -> Response:
         """Record that a runner is alive, and claim the next job for it. Its labels replace the stored ones."""
-        answer = self.answer(self.header(), lambda: request.body, context_of(request).request_id)
+        answer = self.answer(self.header(), self.body, context_of(request).request_id)
         if answer.identified is not None:
             identify_tokens(request, answer.identified)
         return Response(answer.data, status=answer.status, headers=answer.headers)

@@ -43,7 +43,7 @@ class JobCallView(ShithubView):
             job_text: The key of the job in the path.
             arguments: Further arguments of the effect.
         """
-        answer = self.answer(self.header(), lambda: request.body, job_text, *arguments)
+        answer = self.answer(self.header(), self.body, job_text, *arguments)
         if answer.identified is not None:
             identify_tokens(request, answer.identified)
         return Response(answer.data, status=answer.status)

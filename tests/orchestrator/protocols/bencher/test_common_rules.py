@@ -60,7 +60,8 @@ def test_a_missing_content_type_is_json(ada):
 
 
 def test_a_compressed_body_is_400(ada):
-    refused(lambda: ada.post("/v0/runners", BODY, **{"Content-Encoding": "gzip"}), 400)
+    message = refused(lambda: ada.post("/v0/runners", BODY, **{"Content-Encoding": "gzip"}), 400)
+    assert message == "Content-Encoding: 'gzip' is not supported. Send the body without compression."
 
 
 @pytest.mark.parametrize("accept", ["text/html", "application/xml", "nonsense"])
