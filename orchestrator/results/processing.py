@@ -205,7 +205,7 @@ def _read(job: Job, body: bytes | None) -> ProcessedResult:
     try:
         iterations = read_body(body, _settings(job, report))
         if report is None:
-            # No code deletes reports: this one, or its project, was deleted in the database.
+            # The report was deleted, or in the database its project.
             log.warning("job %s has no report any more: its metrics are not stored", job.job_ulid)
             return ProcessedResult()
         metrics = build_metrics(report, iterations)

@@ -6,6 +6,7 @@ from typing import Any
 from django.core.exceptions import BadRequest, DisallowedHost, PermissionDenied
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
+from django.urls import Resolver404
 from django.views import csrf, defaults
 
 from orchestrator.http.errors.problems import (
@@ -57,7 +58,9 @@ def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
     """Return 404."""
     if wants_page(request):
         return defaults.page_not_found(request, exception)
-    return as_response(ApiError(404, "not_found", NOT_FOUND), request)
+    # A path that no view has tells nothing of resources.
+    detail = f"This server has no endpoint {request.path}." if isinstance(exception, Resolver404) else NOT_FOUND
+    return as_response(ApiError(404, "not_found", detail), request)
 
 
 def cross_site(request: HttpRequest, reason: str = "") -> HttpResponse:

@@ -14,7 +14,11 @@ from rest_framework.views import APIView
 from orchestrator.http.api.json_parser import StrictJSONParser
 from orchestrator.http.client_ip import client_address
 from orchestrator.protocols.bencher import errors
-from orchestrator.protocols.bencher.authentication import BencherCaller, PersonAuthentication
+from orchestrator.protocols.bencher.authentication import (
+    BencherCaller,
+    OptionalCallerAuthentication,
+    PersonAuthentication,
+)
 from orchestrator.protocols.bencher.errors import bad_request, cors_headers
 from orchestrator.protocols.bencher.openapi import BencherSchema
 from orchestrator.protocols.bencher.permissions import IsServerAdmin, caller_of
@@ -107,6 +111,14 @@ class BencherView(APIView):
     def audit_arguments(self, request: Request) -> dict[str, Any]:
         """Return who acts and from which address, as the operations of operators take them."""
         return {"actor": caller_of(request).actor, "source_address": client_address(request)}
+
+
+class PublicView(BencherView):
+    """Base of views that admit callers without credentials; the project decides what they may read."""
+
+    authentication_classes = (OptionalCallerAuthentication,)
+    permission_classes = ()
+    is_public = True
 
 
 def list_response(rows: list[Any], total: int) -> Response:

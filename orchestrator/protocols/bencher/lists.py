@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from django.db.models import CharField, F, Lookup, Model, OrderBy, QuerySet, Value
+from django.db.models import CharField, F, Lookup, Model, OrderBy, Q, QuerySet, Value
 from django.db.models.functions import Cast
 from rest_framework.request import Request
 
@@ -67,6 +67,28 @@ class CaseInsensitiveLike(Lookup):
 def contains(column: str, text: str) -> CaseInsensitiveLike:
     """Return the condition that a column contains a text, in any case; `%` and `_` are wildcards."""
     return CaseInsensitiveLike(Cast(F(column), CharField()), Value(f"%{text}%"))
+
+
+def search_resources(request: Request, rows: QuerySet[M], *, name: str = "name", slug: str = "slug") -> QuerySet[M]:
+    """Return the rows that match the parameters `name` and `search`.
+
+    Args:
+        request: The request.
+        rows: The rows.
+        name: The column of the name.
+        slug: The column of the slug.
+    """
+    if (text := query_name(request)) is not None:
+        rows = rows.filter(**{name: text})
+    if text := query_value(request, "search"):
+        rows = rows.filter(Q(contains(name, text)) | Q(contains(slug, text)) | Q(contains("uuid", text)))
+    return rows
+
+
+def filter_resources(request: Request, rows: QuerySet[M]) -> QuerySet[M]:
+    """Return the rows that match the parameters `name` and `search`. Archived ones need `archived=true`."""
+    found = search_resources(request, rows)
+    return found if query_boolean(request, "archived") else found.filter(archived_at__isnull=True)
 
 
 def paginate(request: Request, rows: QuerySet[M], sorts: dict[str, SortKey] = BY_NAME_OR_CREATION) -> Page[M]:

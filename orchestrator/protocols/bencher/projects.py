@@ -2,14 +2,15 @@
 
 from uuid import UUID
 
+from django.db.models import Q, QuerySet
 from rest_framework.request import Request
 
 from orchestrator.http.errors.problems import ApiError
-from orchestrator.protocols.bencher.authentication import LOG_IN_HINT, unauthenticated
+from orchestrator.protocols.bencher.authentication import LOG_IN_HINT, BencherCaller, unauthenticated
 from orchestrator.protocols.bencher.permissions import caller_of
 from orchestrator.protocols.bencher.resource_ids import parse_resource_id
 from runtime_jobs.errors import NotFound
-from runtime_jobs.models import Project
+from runtime_jobs.models import Membership, Project
 from runtime_jobs.models.tenants import Visibility
 
 
@@ -31,6 +32,19 @@ def readable_project(request: Request, text: str) -> Project:
         return project
     hint = "" if caller.is_authenticated else f" {LOG_IN_HINT}"
     raise NotFound(f"There is no project {text}, or you may not see it.{hint}")
+
+
+def readable_projects(caller: BencherCaller) -> QuerySet[Project]:
+    """Return the public projects, and the private ones that the caller may read."""
+    rows = Project.objects.select_related("organization__plan")
+    if caller.project is not None:
+        return rows.filter(Q(visibility=Visibility.PUBLIC) | Q(pk=caller.project.pk))
+    if caller.user is None:
+        return rows.filter(visibility=Visibility.PUBLIC)
+    if caller.user.is_staff:
+        return rows
+    organizations = Membership.objects.filter(user=caller.user).values("organization")
+    return rows.filter(Q(visibility=Visibility.PUBLIC) | Q(organization__in=organizations))
 
 
 def changeable_project(request: Request, text: str) -> Project:

@@ -8,6 +8,7 @@ urlpatterns = [
     path("", include("orchestrator.protocols.bencher.organizations.urls")),
     path("", include("orchestrator.protocols.bencher.registry_tokens.urls")),
     path("", include("orchestrator.protocols.bencher.reports.urls")),
+    path("", include("orchestrator.protocols.bencher.resources.urls")),
     path("", include("orchestrator.protocols.bencher.runners.urls")),
     path("", include("orchestrator.protocols.bencher.runs.urls")),
     path("", include("orchestrator.protocols.bencher.server.urls")),

@@ -5,7 +5,7 @@ from typing import Any, Final
 from drf_spectacular.utils import OpenApiExample, OpenApiParameter
 
 from orchestrator.http.api.openapi import operation_docs
-from orchestrator.protocols.bencher.jobs.serializers import ProjectJobDocument
+from orchestrator.protocols.bencher.jobs.serializers import ProjectJobChangeInput, ProjectJobDocument
 from orchestrator.protocols.bencher.openapi import PAGE_PARAMETERS, query, resource_id
 from orchestrator.protocols.bencher.specs.openapi import SPEC_EXAMPLE
 from orchestrator.protocols.bencher.states import BencherStatus
@@ -14,6 +14,7 @@ PROJECT_ID: Final = resource_id("project")
 JOB_ID: Final = OpenApiParameter("job", {"type": "string", "format": "uuid"}, "path", required=True)
 _JOB: Final[dict[str, Any]] = {
     "uuid": "019a2b1c-0000-7000-8000-000000000002",
+    "job_id": "rtj_01k8nhr0007000g00000000002",
     "status": "processed",
     "spec": SPEC_EXAMPLE,
     "runner": "019a2b1c-0000-7000-8000-000000000003",
@@ -48,4 +49,12 @@ GET_PROJECT_JOB_DOCS = operation_docs(
         )
     ],
     codes=("not_found",),
+)
+CANCEL_PROJECT_JOB_DOCS = operation_docs(
+    "cancel_project_job",
+    request=ProjectJobChangeInput,
+    responses=ProjectJobDocument,
+    parameters=[PROJECT_ID, JOB_ID],
+    examples=[OpenApiExample("canceled job", _JOB | {"status": "canceled"}, response_only=True)],
+    codes=("not_found", "already_final"),
 )

@@ -3,8 +3,16 @@
 from drf_spectacular.utils import extend_schema_serializer
 from rest_framework import serializers
 
+from orchestrator.http.api.fields import StrictChoiceField
+from orchestrator.protocols.bencher.fields import LenientSerializer
 from orchestrator.protocols.bencher.specs.serializers import SpecDocument
 from orchestrator.protocols.bencher.states import BencherStatus
+
+
+class ProjectJobChangeInput(LenientSerializer):
+    """PATCH /v0/projects/{project}/jobs/{job}."""
+
+    status = StrictChoiceField(choices=[str(BencherStatus.CANCELED)])
 
 
 @extend_schema_serializer(component_name="JobIteration")
@@ -30,6 +38,7 @@ class ProjectJobDocument(serializers.Serializer):
     """A job of a project."""
 
     uuid = serializers.UUIDField()
+    job_id = serializers.CharField(help_text="The id of the job in the native API.")
     status = serializers.ChoiceField(choices=[str(status) for status in BencherStatus])
     spec = SpecDocument()
     runner = serializers.UUIDField(allow_null=True)

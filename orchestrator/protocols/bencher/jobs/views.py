@@ -7,19 +7,22 @@ from operator import or_
 from typing import Any
 
 import orjson
+from django.conf import settings
 from django.db.models import Q, QuerySet
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from leases.models import Lease
-from orchestrator.protocols.bencher.authentication import OptionalCallerAuthentication
-from orchestrator.protocols.bencher.base_view import BencherJSONRenderer, BencherView, list_response
+from orchestrator import services
+from orchestrator.http.api.json_parser import body_of
+from orchestrator.protocols.bencher.base_view import BencherJSONRenderer, PublicView, list_response
 from orchestrator.protocols.bencher.errors import bad_request
 from orchestrator.protocols.bencher.jobs import openapi
+from orchestrator.protocols.bencher.jobs.serializers import ProjectJobChangeInput
 from orchestrator.protocols.bencher.jobs.wire import HAS_RUN, serialize_project_job
 from orchestrator.protocols.bencher.lists import SortKey, paginate, query_choice
 from orchestrator.protocols.bencher.permissions import caller_of
-from orchestrator.protocols.bencher.projects import readable_project
+from orchestrator.protocols.bencher.projects import changeable_project, readable_project
 from orchestrator.protocols.bencher.resource_ids import parse_uuid
 from orchestrator.protocols.bencher.states import JOB_STATUSES, BencherStatus, job_status
 from orchestrator.results.outputs import output_name, read_output
@@ -51,15 +54,7 @@ class OutputJSONRenderer(BencherJSONRenderer):
         return super().render(data, accepted_media_type, renderer_context)
 
 
-class ProjectJobView(BencherView):
-    """Base of the views. Public projects need no authentication."""
-
-    authentication_classes = (OptionalCallerAuthentication,)
-    permission_classes = ()
-    is_public = True
-
-
-class ProjectJobListView(ProjectJobView):
+class ProjectJobListView(PublicView):
     """`/v0/projects/{project}/jobs`."""
 
     @openapi.LIST_PROJECT_JOBS_DOCS
@@ -71,7 +66,7 @@ class ProjectJobListView(ProjectJobView):
         return list_response(_serialize(page.rows), page.total)
 
 
-class ProjectJobDetailView(ProjectJobView):
+class ProjectJobDetailView(PublicView):
     """`/v0/projects/{project}/jobs/{job}`."""
 
     renderer_classes = (OutputJSONRenderer,)
@@ -80,16 +75,35 @@ class ProjectJobDetailView(ProjectJobView):
     def get(self, request: Request, project: str, job: str) -> Response:
         """Read a job. An authenticated caller gets the output of a job that has run."""
         found = readable_project(request, project)
-        uuid = parse_uuid(job)
-        if uuid is None:
-            raise bad_request("job: Must be a UUID.")
-        row = _jobs_of(found).filter(job_ulid=public_id_of("rtj", uuid)).first()
-        if row is None:
-            raise NotFound(f"The project {found.public_slug} has no job {uuid}.")
+        row = _find_job(found, job)
         (document,) = _serialize([row])
         if caller_of(request).is_authenticated and job_status(row) in HAS_RUN:
             document |= _output(found, row)
         return Response(document)
+
+    @openapi.CANCEL_PROJECT_JOB_DOCS
+    def patch(self, request: Request, project: str, job: str) -> Response:
+        """Cancel a job: `status: canceled` is the only change. Its runner stops with its next heartbeat."""
+        row = _find_job(changeable_project(request, project), job)
+        change = ProjectJobChangeInput(data=body_of(request))
+        change.is_valid(raise_exception=True)
+        canceled = services.cancel(
+            job_ulid=row.job_ulid,
+            actor=caller_of(request).actor,
+            deadline_seconds=settings.CANCEL_DEADLINE_SECONDS,
+        )
+        (document,) = _serialize([canceled.job])
+        return Response(document)
+
+
+def _find_job(project: Project, text: str) -> Job:
+    uuid = parse_uuid(text)
+    if uuid is None:
+        raise bad_request("job: Must be a UUID.")
+    row = _jobs_of(project).filter(job_ulid=public_id_of("rtj", uuid)).first()
+    if row is None:
+        raise NotFound(f"The project {project.public_slug} has no job {uuid}.")
+    return row
 
 
 def _jobs_of(project: Project) -> QuerySet[Job]:

@@ -28,6 +28,7 @@ def serialize_project_job(job: Job, spec: HardwareSpec, lease: Lease | None) -> 
     held = None if job.state in WAITING_STATES else lease  # a lease that was given back does not count
     return {
         "uuid": str(uuid_of(job.job_ulid)),
+        "job_id": job.job_ulid,
         "status": str(job_status(job)),
         "spec": spec_document(spec),
         "runner": None if held is None else str(held.worker.uuid),

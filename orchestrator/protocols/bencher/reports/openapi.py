@@ -53,6 +53,9 @@ LIST_REPORTS_DOCS = operation_docs(
 GET_REPORT_DOCS = operation_docs(
     "get_report", responses=ReportDocument, parameters=[PROJECT_ID, _uuid("report")], codes=("not_found",)
 )
+DELETE_REPORT_DOCS = operation_docs(
+    "delete_report", request=None, responses={204: None}, parameters=[PROJECT_ID, _uuid("report")], codes=("not_found",)
+)
 LIST_TESTBEDS_DOCS = operation_docs(
     "list_testbeds",
     responses=TestbedDocument(many=True),
@@ -76,6 +79,13 @@ CHANGE_TESTBED_DOCS = operation_docs(
     "change_testbed",
     request=TestbedChangeInput,
     responses=TestbedDocument,
+    parameters=[PROJECT_ID, TESTBED_ID],
+    codes=("not_found", "conflict"),
+)
+DELETE_TESTBED_DOCS = operation_docs(
+    "delete_testbed",
+    request=None,
+    responses={204: None},
     parameters=[PROJECT_ID, TESTBED_ID],
     codes=("not_found", "conflict"),
 )

@@ -139,7 +139,7 @@ def _one_series(project: Project, metrics: list[Metric], *, has_spec: bool) -> d
     report = first.report
     return {
         "branch": branch_document(report.branch, project),
-        "testbed": testbed_document(report.testbed, project, report.spec if has_spec else report.testbed.spec),
+        "testbed": testbed_document(report.testbed, project, report.spec if has_spec else None),
         "benchmark": resource_document(first.benchmark, project),
         "measure": measure_document(first.measure, project),
         "metrics": [_point(metric) for metric in metrics],

@@ -5,7 +5,7 @@ from typing import TypeVar
 from uuid import UUID
 
 from django.db import IntegrityError, transaction
-from django.db.models import Q, QuerySet
+from django.db.models import Q, QuerySet, RestrictedError
 from django.db.models.functions import Coalesce
 from django.http.response import HttpResponseBase
 from django.utils import timezone
@@ -13,17 +13,9 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from orchestrator.http.api.json_parser import body_of
-from orchestrator.protocols.bencher.authentication import OptionalCallerAuthentication
-from orchestrator.protocols.bencher.base_view import BencherView, list_response
+from orchestrator.protocols.bencher.base_view import PublicView, list_response
 from orchestrator.protocols.bencher.errors import bad_request
-from orchestrator.protocols.bencher.lists import (
-    SortKey,
-    contains,
-    paginate,
-    query_boolean,
-    query_name,
-    query_value,
-)
+from orchestrator.protocols.bencher.lists import SortKey, filter_resources, paginate, query_boolean, query_value
 from orchestrator.protocols.bencher.projects import changeable_project, readable_project
 from orchestrator.protocols.bencher.reports import openapi
 from orchestrator.protocols.bencher.reports.perf import PerfQuery, parse_parallel_uuids, parse_uuids, perf_document
@@ -40,6 +32,7 @@ from orchestrator.protocols.bencher.resource_ids import parse_resource_id, parse
 from orchestrator.results.models import Branch, Metric, ProjectResource, Report, Testbed
 from orchestrator.results.names import ResourceLimitReached, require_room
 from orchestrator.services.hardware_specs import lock_active
+from orchestrator.services.operator_events import record_operator_event
 from runtime_jobs.errors import NotFound, ResourceConflict
 from runtime_jobs.models import Project
 from runtime_jobs.resource_names import slugify, with_random_suffix
@@ -54,12 +47,16 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MAX_MILLISECONDS = 253402300799999  # of the year 9999
 
 
-class PublicView(BencherView):
-    """Base of views that admit callers without credentials; the project decides what they may read."""
+class DeletingView(PublicView):
+    """Base of views that delete a resource of a project, which the audit log records."""
 
-    authentication_classes = (OptionalCallerAuthentication,)
-    permission_classes = ()
-    is_public = True
+    def _record_deletion(self, request: Request, project: Project, target: str) -> None:
+        record_operator_event(
+            f"{target.partition(':')[0]}.deleted",
+            target=target[:200],
+            org_slug=project.organization.slug,
+            **self.audit_arguments(request),
+        )
 
 
 class ReportListView(PublicView):
@@ -80,7 +77,7 @@ class ReportListView(PublicView):
         return list_response(documents, page.total)
 
 
-class ReportDetailView(PublicView):
+class ReportDetailView(DeletingView):
     """`/v0/projects/{project}/reports/{report}`."""
 
     @openapi.GET_REPORT_DOCS
@@ -91,6 +88,19 @@ class ReportDetailView(PublicView):
         if found is None:
             raise NotFound(f"The project has no report {report}.")
         return report_response(request, found)
+
+    @openapi.DELETE_REPORT_DOCS
+    def delete(self, request: Request, project: str, report: str) -> Response:
+        """Delete a report with its metrics. Its job stays, and goes on without a report."""
+        owner = changeable_project(request, project)
+        with transaction.atomic():
+            rows = Report.objects.select_for_update(of=("self",)).filter(project=owner)
+            found = rows.filter(uuid=_path_uuid(report, "report")).first()
+            if found is None:
+                raise NotFound(f"The project has no report {report}.")
+            found.delete()
+            self._record_deletion(request, owner, f"report:{found.uuid}")
+        return Response(status=204)
 
 
 class MetricDetailView(PublicView):
@@ -139,14 +149,9 @@ class TestbedListView(PublicView):
     def get(self, request: Request, project: str) -> Response:
         """List the testbeds of a project by name. Archived ones are left out by default."""
         owner = readable_project(request, project)
-        rows = Testbed.objects.select_related("spec").filter(project=owner)
-        if not query_boolean(request, "archived"):
-            rows = rows.filter(archived_at__isnull=True)
-        if (name := query_name(request)) is not None:
-            rows = rows.filter(name=name)
-        if text := query_value(request, "search"):
-            rows = rows.filter(Q(contains("name", text)) | Q(contains("slug", text)) | Q(contains("uuid", text)))
-        page = paginate(request, rows)
+        page = paginate(
+            request, filter_resources(request, Testbed.objects.select_related("spec").filter(project=owner))
+        )
         return list_response([testbed_document(testbed, owner, testbed.spec) for testbed in page.rows], page.total)
 
     @openapi.CREATE_TESTBED_DOCS
@@ -171,7 +176,7 @@ class TestbedListView(PublicView):
         return Response(testbed_document(testbed, owner, spec), status=201)
 
 
-class TestbedDetailView(PublicView):
+class TestbedDetailView(DeletingView):
     """`/v0/projects/{project}/testbeds/{testbed}`."""
 
     __test__ = False  # as above
@@ -207,6 +212,19 @@ class TestbedDetailView(PublicView):
             found.modified_at = now
             _save(found)
         return Response(testbed_document(found, owner, found.spec))
+
+    @openapi.DELETE_TESTBED_DOCS
+    def delete(self, request: Request, project: str, testbed: str) -> Response:
+        """Delete a testbed that no report names."""
+        owner = changeable_project(request, project)
+        with transaction.atomic():
+            found = _find_testbed(owner, testbed, is_locked=True)
+            try:
+                found.delete()
+            except RestrictedError:
+                raise ResourceConflict("The testbed has reports: delete them first, or archive the testbed.") from None
+            self._record_deletion(request, owner, f"testbed:{found.name}")
+        return Response(status=204)
 
 
 def _filtered_reports(request: Request, project: Project) -> QuerySet[Report]:

@@ -188,6 +188,8 @@ class RunInput(LenientSerializer):
         required = () if has_image else ("start_time", "end_time", "results")
         if missing := [name for name in required if name not in attrs]:
             raise serializers.ValidationError(dict.fromkeys(missing, "This field is required."))
+        if not has_image and "job" not in attrs and not attrs["results"]:
+            raise serializers.ValidationError({"results": "Send the output of a benchmark, or an image to execute."})
         return attrs
 
     def run_request(self) -> RunRequest:

@@ -22,7 +22,7 @@ from orchestrator.results.outputs import encode_output
 from orchestrator.results.processing import process, store_results
 from orchestrator.results.reading import ReadingSettings, UnreadableResult, read_texts
 from runtime_jobs.identifiers import uuid_of
-from runtime_jobs.models import Project
+from runtime_jobs.models import OperatorEvent, Project
 from tests.factories import (
     OPERATOR,
     HardwareSpecFactory,
@@ -31,6 +31,7 @@ from tests.factories import (
     personal_key,
     project_key,
 )
+from tests.orchestrator.protocols.bencher.runs.world import new_person
 from tests.orchestrator.results.conftest import execution
 from workers.models import HardwareSpec
 from workers.registry.tokens import PROJECT_PREFIX
@@ -280,7 +281,10 @@ def test_the_history_of_a_hardware_spec(project, anyone):
     former, current = HardwareSpecFactory(), HardwareSpecFactory()
     for value, spec in ((1, former), (2, current)):
         report(project, metrics(a=value), spec=spec)
-    assert values_of(perf(anyone)) == {("main", "box", "a"): [1.0, 2.0]}
+    models.Testbed.objects.update(spec=current)
+    found = perf(anyone)
+    assert values_of(found) == {("main", "box", "a"): [1.0, 2.0]}
+    assert found["results"][0]["testbed"]["spec"] is None, "the metrics are those of both"
     found = perf(anyone, specs=former.uuid)
     assert values_of(found) == {("main", "box", "a"): [1.0]}
     assert found["results"][0]["testbed"]["spec"]["uuid"] == str(former.uuid)
@@ -318,7 +322,7 @@ def test_the_history_of_another_project_is_not_there(project, private, anyone):
 # --- who may read and change ------------------------------------------------------------------------------------------
 
 UNKNOWN = "00000000-0000-4000-8000-000000000099"  # the same in each process that collects the tests
-PATHS = ("reports", "testbeds", f"reports/{UNKNOWN}", f"metrics/{UNKNOWN}", "testbeds/box")
+PATHS = ("reports", "testbeds", f"reports/{UNKNOWN}", f"metrics/{UNKNOWN}", "testbeds/box", "branches", "measures/x")
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -367,6 +371,69 @@ def test_staff_reads_all_projects_and_changes_them_by_its_permission(private, pe
     assert statuses == ([201, 200] if may else [403, 403])
     found = set(models.Testbed.objects.values_list("name", flat=True))
     assert found == ({"new", "renamed"} if may else {"box"})
+
+
+# --- projects, and lists of what reports name ---------------------------------------------------------------------------
+
+
+def test_a_missing_endpoint_is_named(anyone):
+    for path in ("/v0/projects/web/nothing", "/v0/nothing"):
+        assert anyone.get(path, 404).json()["message"] == f"This server has no endpoint {path}."
+
+
+def test_branches_benchmarks_and_measures_are_listed_and_read(project, anyone):
+    report(project, metrics(a=1, b=2))
+    models.Branch.objects.create(
+        project=project, name="old", slug="old", archived_at=timezone.now(), created_at=START, modified_at=START
+    )
+    for resource, names_, member in (
+        ("branches", ["main"], "head"), ("benchmarks", ["a", "b"], "slug"), ("measures", ["Latency"], "units"),
+    ):  # fmt: skip
+        found = anyone.get(f"/v0/projects/web/{resource}")
+        rows = found.json()
+        assert ([row["name"] for row in rows], found["X-Total-Count"]) == (names_, str(len(names_)))
+        for key in (rows[0]["uuid"], rows[0]["slug"]):
+            one = anyone.get(f"/v0/projects/web/{resource}/{key}").json()
+            assert one == rows[0]
+            assert one[member]
+        anyone.get(f"/v0/projects/web/{resource}/nothing", 404)
+    assert [row["name"] for row in anyone.get("/v0/projects/web/branches?archived=true").json()] == ["main", "old"]
+    assert [row["name"] for row in anyone.get("/v0/projects/web/benchmarks?name=b").json()] == ["b"]
+
+
+def test_projects_are_listed_and_read(project, anyone):
+    member = BencherClient(personal_key(new_person("mia", project.organization)))
+    private = ProjectFactory(organization=project.organization, slug="secret", visibility="private")
+    others = ProjectFactory(organization=OrganizationFactory(slug="neighbour"), slug="theirs", visibility="private")
+    assert [row["slug"] for row in anyone.get("/v0/projects").json()] == ["web"]
+    assert [row["slug"] for row in member.get("/v0/projects").json()] == ["secret", "web"]
+    assert [row["slug"] for row in member.get("/v0/projects?search=SEC").json()] == ["secret"]
+    assert BencherClient(project_key(others)).get("/v0/projects").json()[0]["slug"] == "theirs"
+    slug = project.organization.slug
+    assert [row["slug"] for row in member.get(f"/v0/organizations/{slug}/projects").json()] == ["secret", "web"]
+    assert anyone.get("/v0/organizations/neighbour/projects", 404).json()["message"] == (
+        anyone.get("/v0/organizations/nowhere/projects", 404).json()["message"].replace("nowhere", "neighbour")
+    )
+    for key in ("web", str(project.uuid)):
+        assert anyone.get(f"/v0/projects/{key}").json()["uuid"] == str(project.uuid)
+    anyone.get("/v0/projects/secret", 404)
+    assert member.get("/v0/projects/secret").json()["uuid"] == str(private.uuid)
+
+
+def test_reports_and_testbeds_are_deleted_by_members(project, anyone, member):
+    found = report(project, metrics(a=1))
+    paths = [f"/v0/projects/web/reports/{found.uuid}", "/v0/projects/web/testbeds/box"]
+    for path in paths:
+        assert anyone.call("DELETE", path).status_code == 401
+    taken = member.call("DELETE", paths[1])
+    assert (taken.status_code, "report" in taken.json()["message"]) == (409, True)
+    for path in paths:
+        deleted = member.call("DELETE", path)
+        assert (deleted.status_code, deleted.content, deleted["X-Total-Count"]) == (204, b"", "0")
+        assert member.call("DELETE", path).status_code == 404
+    assert (models.Report.objects.count(), models.Metric.objects.count(), models.Testbed.objects.count()) == (0, 0, 0)
+    names_ = list(OperatorEvent.objects.order_by("id").values_list("action", flat=True))
+    assert names_ == ["report.deleted", "testbed.deleted"]
 
 
 # --- testbeds ---------------------------------------------------------------------------------------------------------

@@ -97,7 +97,7 @@ class TestDocument:
         assert body["status"] == "pending"
         assert {name: body[name] for name in nothing} == nothing
         assert body["spec"]["uuid"] == str(spec.uuid)
-        assert set(body) == {*nothing, "uuid", "status", "spec", "created", "modified"}
+        assert set(body) == {*nothing, "uuid", "job_id", "status", "spec", "created", "modified"}
 
     def test_the_config_is_never_present(self, mia, project, spec, runner):
         job = submit(project, spec, env={"TOKEN": "sesame"})
@@ -139,6 +139,37 @@ class TestDocument:
 def without_results(job):
     """The output of a lost job of which the store has none."""
     return {"results": [], "error": late_result_reason(Job.objects.get(pk=job.pk)).message}
+
+
+class TestCancel:
+    def test_a_member_and_the_key_of_the_project_cancel_a_job_and_nobody_else(self, mia, project, spec, runner):
+        project.visibility = "public"
+        project.save()
+        waiting, running = submit(project, spec), submit(project, spec)
+        lease = claim(runner, spec)
+        stranger, key = new_person("stranger").caller, Caller(project_key(project))
+        body = {"status": "canceled"}
+        for caller, status in ((Caller(), 401), (stranger, 403)):
+            refused(lambda caller=caller: caller.call("PATCH", path(project, running), body), status)
+        for wrong in ({}, {"status": "failed"}, {"status": None}):
+            refused(lambda wrong=wrong: mia.call("PATCH", path(project, running), wrong), 400, "status")
+        assert lease.job_id == waiting.job_ulid
+        for caller, job in ((mia, running), (key, waiting)):
+            found = caller.call("PATCH", path(project, job), body)
+            assert (found.status_code, found.json()["status"]) == (200, "canceled"), found.content
+            assert found.json()["job_id"] == job.job_ulid == read(mia, project, job)["job_id"]
+        waiting.refresh_from_db()
+        assert waiting.cancel_requested_at is not None
+        assert waiting.cancel_actor.startswith("client:")
+        assert mia.call("PATCH", path(project, running), body).status_code == 200
+        ended = submit(project, spec)
+        held = claim(runner, spec)
+        execute(held, runner)
+        services.complete(lease_ulid=held.lease_ulid, worker=runner)
+        services.settle(job_ulid=ended.job_ulid)
+        refused(lambda: mia.call("PATCH", path(project, ended), body), 409)
+        theirs = path(other := new_project("other"), submit(other, spec))
+        refused(lambda: mia.call("PATCH", theirs, body), 404)
 
 
 class TestOutput:

@@ -47,9 +47,9 @@ def test_results_that_the_adapter_cannot_read_are_400_and_leave_nothing(mia):
     refused(lambda: post_run(mia, direct_body(BMF, "no benchmark", branch="new", testbed="New")), 400, "results")
 
 
-def test_no_results_are_an_empty_report(mia):
-    accepted(mia, direct_body())
-    assert (Report.objects.count(), Metric.objects.count()) == (1, 0)
+def test_no_results_are_400(mia):
+    """Document 002: a run has either results or an image."""
+    refused(lambda: post_run(mia, direct_body()), 400, "results", "image")
 
 
 @pytest.mark.parametrize("missing", ["start_time", "end_time", "results"])

@@ -14,7 +14,7 @@ from orchestrator.services import hardware_specs
 from runtime_jobs.errors import NotFound, ResourceConflict
 from runtime_jobs.models import Job
 from tests.factories import OPERATOR
-from tests.orchestrator.protocols.bencher.runs.world import job_body, new_person, new_project, new_spec, post_run
+from tests.orchestrator.protocols.bencher.runs.world import BMF, job_body, new_person, new_project, new_spec, post_run
 from tests.orchestrator.services.test_races import together
 from workers.models import HardwareSpec
 
@@ -108,7 +108,7 @@ def test_a_run_without_a_job_does_not_attach_a_spec_again_that_was_archived_mean
         original(*arguments)
 
     monkeypatch.setattr(operation, "_use_testbed", use)
-    body = {"project": "adapter", "branch": "main", "testbed": "Machine", "results": []}
+    body = {"project": "adapter", "branch": "main", "testbed": "Machine", "results": [BMF]}
     times = {"start_time": "2026-01-01T00:00:00Z", "end_time": "2026-01-01T00:00:00Z"}
     assert post_run(mia, body | times).status_code == 201
     found = Testbed.objects.get(name="Machine")

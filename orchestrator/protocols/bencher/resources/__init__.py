@@ -1,0 +1,1 @@
+"""Projects, and the branches, benchmarks and measures that their reports name: read only."""
