@@ -1,7 +1,8 @@
 """`make runner BENCHER_RUNNER=PATH`: plays each story with the real runner, and prints one JSON object as the last line.
 
-The exit code is 0 if every story is true, 1 if one is not, and 2 if something is missing. `RECORD=COMMIT` keeps the
-frames of the stories as the recordings that a test replays; COMMIT is that of the runner's source.
+The exit code is 0 if every story is true, 1 if one is not, and 2 if something is missing; that of `make` is 2 in both
+cases. `RECORD=COMMIT` keeps the frames of the stories as the recordings that a test replays; COMMIT is that of the
+runner's source.
 """
 
 from __future__ import annotations
