@@ -340,6 +340,8 @@ AUTOMATIC_RETRIES = {
 }
 # A worker stops its command at the time limit. After this many seconds more the scheduler process fails the job.
 TIMEOUT_GRACE_SECONDS = env.int("TIMEOUT_GRACE_SECONDS", default=60)
+# Of the job types of document 004, whose workers learn of the limit with a heartbeat.
+PAYLOAD_TIMEOUT_GRACE_SECONDS = env.int("PAYLOAD_TIMEOUT_GRACE_SECONDS", default=60)
 REPOSITORY_HOSTS = env.list("REPOSITORY_HOSTS", default=["github.com"])
 DEFAULT_POOL = env.str("DEFAULT_POOL", default="shared-linux")
 

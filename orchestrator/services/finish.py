@@ -20,6 +20,7 @@ from runtime_jobs.events import Actor
 from runtime_jobs.failure_classifier import classify_failure
 from runtime_jobs.models import Artifact, FailureExplanation, Job, UnsentRun
 from runtime_jobs.states import ESCALATED_FAILURES, RETRIED_AUTOMATICALLY, FailureReason, JobState
+from runtime_jobs.stop_requests import is_at_time_limit
 from workers.models import Worker
 
 _NEEDING_TRANSACTION = RETRIED_AUTOMATICALLY | ESCALATED_FAILURES | {FailureReason.COMMAND_FAILED}
@@ -206,7 +207,7 @@ def acknowledge_cancel(
     runner: str | None = None,
     now: datetime | None = None,
 ) -> Job:
-    """End a job as canceled after its cancel was requested.
+    """End a job as canceled after its cancel was requested, or as timed out after a heartbeat asked to stop it.
 
     Args:
         uow: The unit of work, which `operation` passes.
@@ -230,7 +231,11 @@ def acknowledge_cancel(
     if is_repeated:
         return locked.job
     if locked.job.cancel_requested_at is None:
-        raise CancelNotRequested("No cancel was requested for this job.")
+        if not is_at_time_limit(locked.job, locked.now):
+            raise CancelNotRequested("No cancel was requested for this job.")
+        text = message or f"Stopped after {locked.job.timeout_seconds} seconds."
+        stopped = FailMessage(FailureReason.TIMED_OUT, text, artifacts=tuple(artifacts), runner=runner)
+        return apply_failure(uow, locked, worker, stopped, digest=digest)
     acknowledge_lease(uow, locked, worker, runner)
     save_artifacts(uow, locked.job, artifacts, now=locked.now)
     return end_as_canceled(uow, locked, worker, digest, message=message or None)
@@ -381,15 +386,27 @@ def _begin_processing(uow: UnitOfWork, locked: LockedLease, worker: Worker, mess
     return transitions.mark_changed(uow, job, now)
 
 
-def apply_failure(uow: UnitOfWork, locked: LockedLease, worker: Worker, message: FailMessage) -> Job:
-    """Apply a `fail` to a valid lease. `is_duplicate` has returned False for the message."""
+def apply_failure(
+    uow: UnitOfWork, locked: LockedLease, worker: Worker, message: FailMessage, *, digest: str | None = None
+) -> Job:
+    """Apply a `fail` to a valid lease. `is_duplicate` has returned False for the message.
+
+    Args:
+        uow: The unit of work of the operation.
+        locked: The lease.
+        worker: The caller.
+        message: The failure.
+        digest: By which a repetition is recognized; by default that of the failure.
+    """
     job, now = locked.job, locked.now
     acknowledge_lease(uow, locked, worker, message.runner)
     save_artifacts(uow, job, message.artifacts, now=now)
     job.result = message.result
     if message.unsent_run is not None:
         uow.unsent_runs.append(UnsentRun(job=job, payload=message.unsent_run, created_at=now))
-    transitions.end_lease(uow, locked.lease, LeaseState.COMPLETED, reason="failed", now=now, digest=message.digest)
+    transitions.end_lease(
+        uow, locked.lease, LeaseState.COMPLETED, reason="failed", now=now, digest=digest or message.digest
+    )
     end = transitions.fail_or_cancel if message.is_final else transitions.end_without_result
     end(
         uow,

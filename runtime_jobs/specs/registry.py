@@ -235,6 +235,7 @@ JOB_TYPES = {
             pool=_pool_of_export if job_type == payload.EXPORT else None,
             manifest=manifests.reported_manifest,
             unpinned=manifests.unpinned_payload,
+            configured=lambda: {"timeout_grace_seconds": settings.PAYLOAD_TIMEOUT_GRACE_SECONDS},
         )
         for job_type in payload.PAYLOAD_TYPES
     },

@@ -8,6 +8,7 @@ from orchestrator.http.api.datetimes import format_timestamp
 from orchestrator.services.finish import OUTCOME_FIELDS
 from runtime_jobs.models import Job
 from runtime_jobs.specs import JOB_TYPES
+from runtime_jobs.stop_requests import stop_request
 
 
 def serialize_lease(
@@ -52,11 +53,12 @@ def serialize_status(job: Job) -> dict[str, Any]:
 
 def serialize_heartbeat(job: Job, lease: Lease, now: datetime) -> dict[str, Any]:
     """Return the response to a heartbeat. `cancel_deadline_seconds` is the time left at `now`."""
+    stop = stop_request(job, now)
     return serialize_status(job) | {
         "lease_expires_at": format_timestamp(lease.expires_at),
-        "cancel_requested": job.cancel_requested_at is not None,
-        "cancel_reason": job.cancel_reason,
-        "cancel_deadline_seconds": job.cancel_seconds_left(now),
+        "cancel_requested": stop.is_requested,
+        "cancel_reason": stop.reason,
+        "cancel_deadline_seconds": stop.seconds_left,
     }
 
 

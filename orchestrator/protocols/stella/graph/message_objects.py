@@ -42,7 +42,7 @@ class LogStepObject:
 
 @graph_type
 class LogEndObject:
-    """The end of a log. `status` is that of the native API, `state` the state of the job."""
+    """The end of a log. `status` is that of the job, `state` its state in the native API."""
 
     status: str | None
     state: str | None

@@ -21,6 +21,7 @@ from orchestrator.protocols.stella.events.feed import FeedSnapshot, follow_event
 from orchestrator.protocols.stella.events.parameters import audience_of, event_filter_of
 from orchestrator.protocols.stella.graph.message_objects import JobEventMessageObject, RunLogMessageObject
 from orchestrator.protocols.stella.graph.queries import Info, place_of
+from orchestrator.protocols.stella.runs.wire import serialize_log_events
 from orchestrator.protocols.stella.visible_jobs import MISSING, is_uuid, newest_attempt
 from orchestrator.selectors import job_log_events
 from orchestrator.selectors.event_pages import Place
@@ -68,7 +69,7 @@ class SubscriptionRoot:
         batches = job_log_events.events(job_ulid, after or "", idle_seconds=PING_SECONDS)
         async with aclosing(batches):
             async for batch in batches:
-                for event in job_log_events.parse_events(batch):
+                for event in job_log_events.parse_events(serialize_log_events(batch)):
                     yield {"id": event.id, event.name: event.content}
 
 

@@ -81,7 +81,8 @@ class SubmitOrchestrationJobInput(StrictSerializer):
         required=False,
         default=None,
         allow_null=True,
-        help_text="Default: the most that the plan allows.",
+        help_text="Default: the most that the plan allows. The worker is asked to stop at the limit; after a grace of "
+        "PAYLOAD_TIMEOUT_GRACE_SECONDS (60) the server ends the job.",
     )
     dependencies = serializers.ListField(
         child=StrictCharField(pattern=UUID_PATTERN),

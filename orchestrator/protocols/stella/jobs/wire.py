@@ -7,6 +7,7 @@ from typing import Any
 from orchestrator.http.api.datetimes import format_timestamp
 from orchestrator.models import Incident
 from orchestrator.protocols.stella.jobs.filters import level_of
+from orchestrator.protocols.stella.runs.wire import serialize_progress as serialize_run_progress
 from orchestrator.selectors.job_graph import DependencyGraph
 from orchestrator.selectors.orchestration_statuses import JobStanding
 from orchestrator.selectors.pending_reasons.reason import WaitReason
@@ -99,7 +100,7 @@ def serialize_progress(newest: Job, standing: JobStanding) -> dict[str, Any]:
     return {
         "pendingReason": serialize_reason(standing.reason),
         "queuePosition": standing.place,
-        "progress": newest.progress,
+        "progress": serialize_run_progress(newest.progress),
         "failure": serialize_failure(newest),
         "incident": serialize_incident(standing.incident),
     }

@@ -1,5 +1,7 @@
 """Views of `/runs/{runId}/…`: follow the log, list and download artifacts, extend the lease. A run is a job."""
 
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Any
 
 from django.db.models import Q, QuerySet
@@ -71,7 +73,7 @@ class OrchestrationRunViewSet(StrictQueryMixin, GenericViewSet):
             authorization=request.META.get("HTTP_AUTHORIZATION", ""),
         )
         last_id = request.headers.get("Last-Event-ID") or request.query_params.get("after", "")
-        content = with_pings(job_log_events.events(job.job_ulid, last_id, idle_seconds=PING_SECONDS))
+        content = with_pings(_log_events(job.job_ulid, last_id))
         return unbuffered(CountedResponse(content, stream=stream, content_type=EVENTS))
 
     @openapi.LIST_RUN_ARTIFACTS
@@ -113,6 +115,12 @@ class OrchestrationRunLogViewSet(OrchestrationRunViewSet):
     """The log of a run, which is a stream of events."""
 
     renderer_classes = [JSONRenderer, EventStreamRenderer]
+
+
+async def _log_events(job_ulid: str, last_id: str) -> AsyncGenerator[bytes, None]:
+    async with aclosing(job_log_events.events(job_ulid, last_id, idle_seconds=PING_SECONDS)) as batches:
+        async for batch in batches:
+            yield wire.serialize_log_events(batch)
 
 
 def _is_lease_of_run(lease_ulid: str, run_id: str) -> bool:

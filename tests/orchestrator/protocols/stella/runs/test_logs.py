@@ -61,7 +61,7 @@ def test_a_token_that_only_reads_follows_a_run_to_its_end(server, run):
         complete(found)
         followed = events(response)
     assert "".join(content["text"] for name, content in followed if name == "chunk") == "one\ntwo\n"
-    assert followed[-1] == ("end", {"status": "succeeded", "state": "succeeded", "exit_code": None})
+    assert followed[-1] == ("end", {"status": "completed", "state": "succeeded", "exit_code": None})
 
 
 def test_another_tenants_run_is_not_there(server, run):

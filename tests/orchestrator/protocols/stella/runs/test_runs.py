@@ -1,14 +1,19 @@
 """`/runs/{runId}/artifacts` and `/heartbeat`, and which addresses below `/runs/` are for programs."""
 
+from datetime import timedelta
 from urllib.parse import urlsplit
 
 import pytest
 from django.test import Client
+from django.utils import timezone
 
+from orchestrator import services
+from runtime_jobs.models import Job
 from tests.api_client import Caller, problem_of, refused
 from tests.factories import WorkerFactory
 from tests.orchestrator.artifacts.conftest import FOLDER, use
 from tests.orchestrator.protocols.stella.requests import MISSING, claim, complete, fail, ok, row_of, submit
+from tests.tampering import overwrite_jobs
 
 pytestmark = pytest.mark.django_db
 CONTENT = b'{"findings": 3}'
@@ -85,11 +90,29 @@ class TestHeartbeat:
         assert (first["runId"], first["status"], first["cancelRequested"]) == (shown["jobId"], "running", False)
         job = row_of(shown)
         assert (job.state, job.progress) == ("executing", {"percent": 40.0, "current_step": "scan"})
+        shown_progress = ok(alice.get(f"/api/jobs/{shown['jobId']}"))["progress"]
+        assert shown_progress == {"percent": 40.0, "currentStep": "scan"}  # the names that were sent
         alice.post(f"/api/jobs/{shown['jobId']}/cancel")
         second = ok(self.beat(found, shown))
         assert (second["cancelRequested"], second["cancelReason"]) == (True, "requested")
         assert second["leaseExpiresAt"] >= first["leaseExpiresAt"]
         assert found.lease.lease_ulid not in str((first, second))
+
+    def test_at_the_time_limit_it_asks_the_worker_to_stop_and_its_stop_is_a_timeout(self, alice, worker, settings):
+        """Heartbeats said nothing until the server ended the job, a minute after its limit."""
+        settings.TIMEOUT_GRACE_SECONDS = 7  # of the other types
+        shown = submit(alice, timeoutSeconds=5)
+        found = held_by(worker)
+        assert ok(self.beat(found, shown, phase="executing"))["cancelRequested"] is False
+        began = timezone.now() - timedelta(seconds=6)
+        overwrite_jobs(Job.objects.filter(pk=row_of(shown).pk), executing_at=began)
+        reply = ok(self.beat(found, shown))
+        assert (reply["cancelRequested"], reply["cancelReason"]) == (True, "timeout")
+        assert 50 < reply["cancelDeadlineSeconds"] <= 59  # 5 s, and the grace of the type
+        native = Caller(worker.token).post(f"/v1/runtime/leases/{found.lease.lease_ulid}/heartbeat", {}).json()
+        assert (native["cancel_requested"], native["cancel_reason"]) == (True, "timeout")
+        job = services.acknowledge_cancel(lease_ulid=found.lease.lease_ulid, worker=worker, message="stopped")
+        assert (job.state, job.failure_reason) == ("failed", "timed_out")
 
     def test_only_the_holder_of_the_lease_extends_it(self, alice, worker):
         shown, other = submit(alice), submit(alice)
