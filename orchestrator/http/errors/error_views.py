@@ -58,7 +58,7 @@ def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
     """Return 404."""
     if wants_page(request):
         return defaults.page_not_found(request, exception)
-    # A path that no view has tells nothing of resources.
+    # A path that no view has reveals nothing about resources.
     detail = f"This server has no endpoint {request.path}." if isinstance(exception, Resolver404) else NOT_FOUND
     return as_response(ApiError(404, "not_found", detail), request)
 

@@ -91,7 +91,7 @@ class ReportDetailView(DeletingView):
 
     @openapi.DELETE_REPORT_DOCS
     def delete(self, request: Request, project: str, report: str) -> Response:
-        """Delete a report with its metrics. Its job stays, and goes on without a report."""
+        """Delete a report with its metrics. Its job stays, without a report."""
         owner = changeable_project(request, project)
         with transaction.atomic():
             rows = Report.objects.select_for_update(of=("self",)).filter(project=owner)
