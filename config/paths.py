@@ -164,6 +164,7 @@ def _account(uid: int) -> pwd.struct_passwd:
 def _link_system_home(state: Path) -> None:
     SYSTEM_HOMES.mkdir(mode=0o711, parents=True, exist_ok=True)
     place = Path(tempfile.mkdtemp(dir=SYSTEM_HOMES, prefix=""))
+    (place / "belongs-to").touch(mode=0o600)
     (place / "belongs-to").write_text(f"{state}\n")
     try:
         (state / "home").symlink_to(place)

@@ -1,8 +1,9 @@
-"""Creates secrets of an installation once and keeps them, so that a first start needs no configuration."""
+"""Files that no other account can read, such as the secrets that a first start creates."""
 
 import os
 import secrets
 from pathlib import Path
+from typing import BinaryIO
 
 
 def load_or_create_secret(path: Path, size: int = 48) -> str:
@@ -30,3 +31,8 @@ def _make(path: Path, size: int) -> str:
     finally:
         draft.unlink()
     return path.read_text().strip()
+
+
+def private_file(path: Path) -> BinaryIO:
+    """Open a file for appending. A new one gets mode 0600, whatever the umask is."""
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600), "ab")

@@ -134,7 +134,8 @@ def _start_supervisor_if_none(home: Path) -> bool:
 
 def _start_supervisor(home: Path, lock: int) -> None:
     """Start a supervisor that inherits `lock`. It outlives this process and its terminal, so it is not awaited here."""
-    with (home / "postgres.log").open("ab") as log:
+    with os.fdopen(os.open(home / "postgres.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as log:
+        os.fchmod(log.fileno(), 0o600)
         _supervisors[home] = os.posix_spawn(
             sys.executable,
             [sys.executable, "-m", "config.postgres.supervisor", str(home), "3"],

@@ -158,7 +158,7 @@ class PostgresSupervisor:
         for folder in (self.folder, self.socket):
             prepare_private(folder, self.account)
         durable = "off" if self.throwaway else "on"
-        (self.home / "postgres.conf").write_text(SETTINGS.format(socket=self.socket, durable=durable))
+        self._write_private(self.home / "postgres.conf", SETTINGS.format(socket=self.socket, durable=durable))
         if self.data.exists():
             return
         unfinished = self.folder / "data.unfinished"
@@ -178,6 +178,14 @@ class PostgresSupervisor:
         command_line = self.as_account(command, "--pdeathsig", "KILL")
         subprocess.run(command_line, check=True, cwd=self.folder, pass_fds=(self.lock,))
         unfinished.rename(self.data)
+
+    def _write_private(self, path: Path, text: str) -> None:
+        """Write a file that only the account of PostgreSQL can read."""
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+            os.fchmod(file.fileno(), 0o600)
+            if os.geteuid() == 0:
+                os.fchown(file.fileno(), self.account.pw_uid, self.account.pw_gid)
+            file.write(text)
 
     def forget_dead_server(self) -> None:
         """Remove the pid file of a killed server: with a pid that another process has now, the start would fail."""

@@ -29,6 +29,7 @@ from orchestrator.devtools.process_supervisor import (
     ProcessSupervisorError,
     child_environment,
 )
+from runtime_jobs.secret_files import private_file
 
 SERVER_START_TIMEOUT_SECONDS = 60.0
 _WITHOUT_PROXY = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # http_proxy is for other machines
@@ -145,6 +146,8 @@ def ensure_local_worker(number: int) -> tuple[str, Path]:
 
 def workers(numbers: Sequence[int]) -> list[tuple[str, Path]]:
     """Return name and token file of each of this machine's workers with these numbers."""
+    with contextlib.suppress(FileExistsError):
+        settings.WORKER_DIR.mkdir(mode=0o711)  # jobs run as other accounts
     found = [ensure_local_worker(number) for number in numbers]
     connections.close_all()
     return found
@@ -229,7 +232,7 @@ def state_dir_lock(state: Path) -> Iterator[None]:
     Raises:
         DevServerError: Another process has the lock.
     """
-    with (state / "up.lock").open("a") as lock:
+    with private_file(state / "up.lock") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -23,6 +23,7 @@ from orchestrator.devtools.demo_pack import seed_pack
 from runtime_jobs.events import Actor
 from runtime_jobs.models import ApiToken, Organization, Plan, Project
 from runtime_jobs.models.tenants import Membership, Scope
+from runtime_jobs.secret_files import private_file
 from workers.models import Pool, Worker
 from workers.registry.models import registered_capabilities
 from workers.registry.tokens import digest_of
@@ -123,7 +124,7 @@ def write_secret_file(file: Path, text: str) -> None:
 @contextlib.contextmanager
 def _file_lock(file: Path) -> Iterator[None]:
     """Serialize runs: of two at once, one would print tokens that the other has just replaced."""
-    with file.with_suffix(".lock").open("a") as lock:
+    with private_file(file.with_suffix(".lock")) as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 

@@ -17,6 +17,7 @@ from django.conf import settings
 
 from orchestrator.evidence.chain_models import INSTALLATION, Checkpoint
 from runtime_jobs.db_time import database_now
+from runtime_jobs.secret_files import private_file
 
 MAX_FILES: Final = 500  # of one call
 INSTALLATION_FOLDER: Final = "_installation"  # no slug begins so
@@ -57,10 +58,11 @@ def file_checkpoints() -> int:
 
 
 def _write(path: Path, content: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
+    for folder in (path.parent.parent, path.parent):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
-        with draft.open("xb") as file:
+        with private_file(draft) as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())

@@ -4,6 +4,7 @@ import contextlib
 import os
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
@@ -26,7 +27,7 @@ class Installation:
 
     def __init__(self) -> None:
         self.state = Path(tempfile.mkdtemp(prefix="rto-house-"))
-        (self.state / "throwaway").touch()
+        (self.state / "throwaway").touch(mode=0o600)
         self.started: list[LaunchedProcess] = []
 
     @property
@@ -70,6 +71,27 @@ class Installation:
             launched.process.wait()
         eventually(lambda: not self.processes())
         shutil.rmtree(self.state, ignore_errors=True)
+
+
+def exposed(folder: Path) -> list[str]:
+    """Name what other accounts of the machine can read, list or change below the folder, as they can reach it.
+
+    Jobs and PostgreSQL run as other accounts, so they may traverse folders, and read the demo's repository and the
+    programs of PostgreSQL.
+    """
+    found = []
+    for path in folder.iterdir():
+        mode = path.lstat().st_mode
+        if path.is_symlink():
+            found += exposed(path) if path.name == "home" else []
+            continue
+        if path.is_dir():
+            if mode & stat.S_IXOTH and path.name != "demo.git" and not path.name.startswith("pgserver-"):
+                found += [f"{stat.filemode(mode)} {path}"] if mode & 0o066 else []
+                found += exposed(path)
+        elif mode & 0o077:
+            found.append(f"{stat.filemode(mode)} {path}")
+    return found
 
 
 class LaunchedProcess:

@@ -11,7 +11,7 @@ import requests
 
 from orchestrator.management.commands.demo import Command
 from tests.live_server import eventually
-from tests.orchestrator.devtools.conftest import MANAGE
+from tests.orchestrator.devtools.conftest import MANAGE, exposed
 
 pytestmark = pytest.mark.timeout(600)  # the first test of a scene waits until it is there
 PLANTED = {"credential_read", "lookup_outside", "connection_outside", "write_outside"}
@@ -35,6 +35,10 @@ def test_the_demo_uploads_its_run_and_finds_what_was_planted(demos):
     assert "\x1b" not in launched.everything(), "there is no terminal"
     assert max(map(len, launched.lines[:-1])) <= 100
     assert not [line for line in launched.lines if line != line.rstrip()]
+
+
+def test_no_other_account_can_read_what_it_has_written(demos):
+    assert exposed(demos.installation.state) == []
 
 
 def test_what_the_demo_prints_last_works_with_make_up(demos):

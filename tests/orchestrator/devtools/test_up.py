@@ -20,7 +20,7 @@ from orchestrator.management.commands.serve import Command as ServeCommand
 from orchestrator.management.commands.up import Command as UpCommand
 from tests import prepared_cluster
 from tests.live_server import eventually
-from tests.orchestrator.devtools.conftest import MANAGE, Installation, LaunchedProcess
+from tests.orchestrator.devtools.conftest import MANAGE, Installation, LaunchedProcess, exposed
 
 pytestmark = pytest.mark.timeout(600)  # the first test of a scene waits until it is there
 STARTED_WITHIN = 240.0  # a first start migrates an empty database, and a machine under load takes minutes for it
@@ -107,6 +107,12 @@ def test_the_first_requests_of_the_readme_end_at_the_findings_and_the_address_of
     assert re.search(r"^high +credential_read +~/\.ssh/id_ed25519$", found.stdout, re.MULTILINE)
     assert re.fullmatch(rf"{address}/runs/run_\w+/", last)
     assert requests.get(last, timeout=30).status_code == 200
+
+
+def test_no_other_account_can_read_what_it_has_written(first_start):
+    installation, *_ = first_start
+    eventually(lambda: list(installation.state.glob("checkpoints/*/*")))
+    assert exposed(installation.state) == []
 
 
 def test_workers_run_beside_the_server_and_an_interrupt_leaves_nothing(first_start):

@@ -67,7 +67,7 @@ class Volume:
             undo.callback(self.close)
             self._image = _image(mount_point.parent, limits)
             with _errors("mount point"):
-                mount_point.mkdir(exist_ok=True)
+                mount_point.mkdir(mode=0o711, exist_ok=True)
             _mount(self._image, mount_point)
             with _errors("mount point"):
                 (mount_point / "lost+found").rmdir()
