@@ -11,9 +11,11 @@ Position of the parser, and the timer of a request:
       +-- HEADER_SECONDS without a first request: closed; 75 s between two requests: closed
 """
 
+import re
 import socket
 import struct
 from asyncio import TimerHandle, Transport
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -21,7 +23,7 @@ from typing import Any
 
 import httptools
 from django.conf import settings
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from orchestrator.http.asgi.connections import REFUSED, ConnectionTable, connections_within_file_limit
 from orchestrator.http.asgi.raw_responses import connection_refusal, raw_response
@@ -37,6 +39,8 @@ LINGER_BYTES = 1 << 20
 RESET_ON_CLOSE = struct.pack("ii", 1, 0)  # value of SO_LINGER
 WRITE_BUFFER_BYTES = 64 << 10  # above it `send` waits; one message more may be in the buffer
 UNSENT_BYTES = 128 << 10  # in the kernel, which otherwise accepts up to 4 MiB for a client that reads nothing
+# Name, IPv4 address or IPv6 address in brackets, and a port. Which hosts are served, ALLOWED_HOSTS decides.
+HOST = re.compile(rb"(?:[\w.~!$&'()*+;=%-]*|\[[\w.:%]+\])(?::\d*)?")
 EXTENSION = "orchestrator.connection"  # in the extensions of the scope: a ClientConnection
 
 _table: ConnectionTable | None = None
@@ -80,6 +84,27 @@ class LimitExceeded(Exception):
     def __init__(self, refusal: ApiError) -> None:
         super().__init__(refusal.detail)
         self.refusal = refusal
+
+
+def sender_without_chunks(cycle: RequestResponseCycle) -> Callable[[Any], Coroutine[Any, Any, None]]:
+    """Return a `send` for HTTP/1.0: the end of a response without a length is the end of the connection.
+
+    uvicorn sends chunks, which such a client takes for content.
+    """
+    send = cycle.send
+    is_delimited = True  # by its Content-Length
+
+    async def send_without_chunks(message: Any) -> None:
+        nonlocal is_delimited
+        if message["type"] == "http.response.start":
+            is_delimited = any(name.lower() == b"content-length" for name, _ in message.get("headers", []))
+            if not is_delimited:
+                cycle.chunked_encoding = False
+        elif not is_delimited:
+            cycle.expected_content_length = len(message.get("body", b""))
+        await send(message)
+
+    return send_without_chunks
 
 
 def head_too_large() -> ApiError:
@@ -231,6 +256,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             detail = f"At most {MAX_PIPELINED} requests of a connection may wait for the response to another."
             self._stop_parsing(ApiError(400, "invalid", detail))
         self._require_supported_framing()
+        self._require_one_host()
         if self.parser.should_upgrade() and self._should_upgrade():
             self._require_handshake()
         super().on_headers_complete()
@@ -263,13 +289,32 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     def _require_supported_framing(self) -> None:
         """Refuse what httptools accepts: request lines without a version, and transfer codings beside `chunked`.
 
+        HTTP/1.0 has no transfer codings (RFC 9112, section 6.1).
+
         A proxy and this server would otherwise disagree about the content of the body.
         """
-        if self.parser.get_http_version() not in {"1.0", "1.1"}:
+        version = self.parser.get_http_version()
+        if version not in {"1.0", "1.1"}:
             self._stop_parsing(ApiError(400, "invalid", "The request line must end with HTTP/1.1 or HTTP/1.0."))
         for name, value in self.headers:
-            if name == b"transfer-encoding" and value.strip().lower() != b"chunked":
-                self._stop_parsing(ApiError(400, "invalid", "`chunked` is the only supported Transfer-Encoding."))
+            if name == b"transfer-encoding" and (value.strip().lower() != b"chunked" or version == "1.0"):
+                detail = "`chunked` is the only supported Transfer-Encoding, and needs HTTP/1.1."
+                self._stop_parsing(ApiError(400, "invalid", detail))
+        if version == "1.0":
+            self.expect_100_continue = False  # its client does not know the response 100
+
+    def _require_one_host(self) -> None:
+        """Refuse a request whose host a proxy may understand differently (RFC 9112, section 3.2)."""
+        hosts = [value for name, value in self.headers if name == b"host"]
+        if len(hosts) > 1 or (not hosts and self.parser.get_http_version() == "1.1"):
+            self._stop_parsing(ApiError(400, "invalid", "A request of HTTP/1.1 has exactly one header Host."))
+        if hosts and not HOST.fullmatch(hosts[0]):
+            self._stop_parsing(ApiError(400, "invalid", "The header Host is no host with an optional port."))
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        if cycle.scope["http_version"] == "1.0":
+            cycle.send = sender_without_chunks(cycle)  # type: ignore[assignment, method-assign]
+        super()._start_asgi_task(cycle, app)
 
     def _require_handshake(self) -> None:
         """Refuse a handshake that the WebSocket protocol would wait for without a time limit, or answer out of order.

@@ -9,8 +9,17 @@ from pathlib import Path
 import pytest
 import requests
 
+from orchestrator import services
 from runtime_jobs.models import Job
-from tests.factories import SUBMIT_BODY, OrganizationFactory, ProjectFactory, api_token
+from tests.factories import (
+    SUBMIT_BODY,
+    OrganizationFactory,
+    ProjectFactory,
+    WorkerFactory,
+    api_token,
+    claimed,
+    submitted,
+)
 from tests.live_server import eventually, serving
 from tests.orchestrator.http.asgi.wire import connect, is_closed, pour, problem_on, read_response, request
 
@@ -251,5 +260,59 @@ def test_other_versions_of_http_are_refused(server, line_of_request):
 def test_transfer_codings_beside_chunked_are_refused(server, coding):
     with connect(server) as line:
         line.sendall(request(f"Transfer-Encoding: {coding}", method="POST") + b"\r\n0\r\n\r\n")
+        assert problem_on(line) == (400, "invalid")
+        assert is_closed(line)
+
+
+def test_a_host_is_named_once_and_is_one(server):
+    """RFC 9112, section 3.2: another host could be served than the one that a proxy has checked."""
+    host = b"Host: localhost\r\n"
+    for version, lines, status in [
+        (b"1.1", b"", 400),
+        (b"1.1", host + host, 400),
+        (b"1.1", host + b"Host: other.example\r\n", 400),
+        (b"1.0", host + host, 400),
+        (b"1.1", b"Host: local host\r\n", 400),
+        (b"1.1", b"Host: localhost/admin\r\n", 400),
+        (b"1.1", b"Host: localhost,other.example\r\n", 400),
+        (b"1.1", b"Host: localhost:80\r\n", 200),
+        (b"1.1", b"Host: [::1]:80\r\n", 200),
+        (b"1.0", b"", 200),
+    ]:
+        with connect(server) as line:
+            line.sendall(b"GET /healthz HTTP/" + version + b"\r\n" + lines + b"\r\n")
+            if status == 200:
+                assert read_response(line)[0] == 200, (version, lines)
+            else:
+                assert problem_on(line) == (status, "invalid"), (version, lines)
+                assert is_closed(line)
+
+
+def test_a_client_of_http_1_0_gets_no_chunks(server, token):
+    """The log of a job is a response without a length: the end of the connection is the end of it."""
+    submitted(ProjectFactory(organization=OrganizationFactory(slug="sandtrace")))
+    worker = WorkerFactory()
+    lease = claimed(worker)
+    for seq, chunk in enumerate([b"first\n", b"second\n"]):
+        services.append_log(lease_ulid=lease.lease.lease_ulid, worker=worker, seq=seq, chunk=chunk)
+
+    def log(version):
+        head = f"GET /v1/jobs/{lease.job.job_ulid}/logs HTTP/{version}\r\nHost: localhost\r\n"
+        with connect(server) as line:
+            line.sendall(f"{head}Authorization: Bearer {token}\r\nConnection: close\r\n\r\n".encode())
+            status, headers, body = read_response(line)
+            while more := line.recv(65536):
+                body += more
+        assert status == 200, body
+        return headers.get("transfer-encoding"), body
+
+    assert log("1.1") == ("chunked", b"d\r\nfirst\nsecond\n\r\n0\r\n\r\n")
+    assert log("1.0") == (None, b"first\nsecond\n")
+
+
+def test_a_client_of_http_1_0_cannot_send_chunks(server):
+    """RFC 9112, section 6.1: the framing is faulty, since a proxy of that version forwards the body as it is."""
+    with connect(server) as line:
+        line.sendall(b"POST /v1/runtime/jobs HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n")
         assert problem_on(line) == (400, "invalid")
         assert is_closed(line)
