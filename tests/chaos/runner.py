@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import heapq
 import itertools
+import os
 import signal
 import subprocess
 import threading
@@ -39,7 +40,11 @@ LEASE = {"LEASE_TTL_SECONDS": "10", "HEARTBEAT_INTERVAL_SECONDS": "2", "ACKNOWLE
 LEASE |= {"ACTIONS_LEASE_SECONDS": "10", "CANCEL_DEADLINE_SECONDS": "10"}
 LEASE |= {"RUNNER_HEARTBEAT_TIMEOUT_SECONDS": "10", "RUNNER_LATE_RESULT_SECONDS": "20"}
 MEND_AGAIN_SECONDS = 0.2
-WORKS_AFTER_MENDING = ("pause", "postgres-demotion")  # nothing can work during these
+WORKS_AFTER_MENDING = ("pause", "disk", "postgres-demotion")  # nothing can work during these
+# The work directory of one worker is a small disk of its own, which ends with its process.
+SMALL_DISK = 'mkdir -p "$0" && mount -t tmpfs -o size=128m,mode=0711 none "$0" && exec "$@"'
+FULL_BYTES = 120 << 20
+RESERVE = {"WORKER_RESERVE_BYTES": str(32 << 20), "WORKER_RESERVE_INODES": "100", "WORKER_DISK_VOLUMES": "no"}
 OPEN = """SELECT (SELECT count(*) FROM runtime_jobs WHERE finished_at IS NULL)
      + (SELECT count(*) FROM workflow_runs WHERE completed_at IS NULL)"""
 UNDELIVERED = """SELECT (SELECT count(*) FROM deliveries WHERE status = 'pending')
@@ -125,6 +130,7 @@ class ChaosRun:
             )
             for name, file, options in self.site.workers
         ]
+        self._give_small_disk()
         self.dispatchers = [
             Part(f"dispatcher-{number}", manage("rundispatcher"), environment, log / f"dispatcher-{number}")
             for number in range(1, DISPATCHERS + 1)
@@ -162,6 +168,15 @@ class ChaosRun:
         mirrors = f'{{"https://github.com/": "{paths.home(self.state)}/mirrors/"}}'
         nothing = {"DATABASE_URL": "postgres://nobody@127.0.0.1:1/nothing"}
         return environment | nothing | {"GIT_MIRRORS": mirrors, "RUNTIME_ORCHESTRATOR_TEST": "1"}
+
+    def _give_small_disk(self) -> None:
+        """Choose the worker whose disk is filled, if another one can execute its jobs meanwhile."""
+        sandboxed = [worker for worker in self.workers if "bubblewrap" in worker.command]
+        self.small: Part | None = sandboxed[0] if os.geteuid() == 0 and len(sandboxed) > 1 else None
+        if self.small is not None:
+            prefix = ["unshare", "--mount", "sh", "-c", SMALL_DISK, str(paths.home(self.state) / self.small.name)]
+            self.small.command = [*prefix, *self.small.command]
+            self.small.environment = {**self.small.environment, **RESERVE}
 
     def _called(self, name: str, file: Path) -> list[str]:
         folder = paths.home(self.state) / name
@@ -261,6 +276,7 @@ class ChaosRun:
             "postgres-backend": self.postgres.kill_a_backend,
             "postgres-demotion": self.postgres.demote,
             "pause": lambda: self._part(fault).signal(signal.SIGSTOP),
+            "disk": self._fill_disk,
         }.get(fault.kind, lambda: self._part(fault).kill())()
         self.injected += hit
         if hit and fault.kind == "server":
@@ -268,6 +284,20 @@ class ChaosRun:
         if hit and fault.kind not in WORKS_AFTER_MENDING:
             self._watch(fault)
         return bool(hit)
+
+    def _full(self) -> Path | None:
+        """Return the file that fills the small disk, as its worker sees it, or None if that does not run."""
+        if self.small is None or self.small.process is None or not self.small.lives:
+            return None
+        return Path(f"/proc/{self.small.process.pid}/root{paths.home(self.state) / self.small.name}/full")
+
+    def _fill_disk(self) -> bool:
+        path = self._full()
+        if path is None or not os.path.ismount(path.parent):
+            return False
+        with contextlib.suppress(OSError), path.open("wb") as file:  # no space left
+            os.posix_fallocate(file.fileno(), 0, FULL_BYTES)
+        return True
 
     def _kill_runner(self, fault: Fault) -> bool:
         """Nothing has to be mended: a new process of the runner connects at once."""
@@ -282,6 +312,10 @@ class ChaosRun:
         """Return whether it is mended. A killed server stays away until another one has taken a job."""
         if fault.kind == "pause":
             self._part(fault).signal(signal.SIGCONT)
+            self._watch(fault)
+        elif fault.kind == "disk":
+            if path := self._full():
+                path.unlink(missing_ok=True)
             self._watch(fault)
         elif fault.kind == "postgres-demotion":
             if not self.postgres.promote():
@@ -303,6 +337,7 @@ class ChaosRun:
             "clock": self._clock_beats,
             "worker": self._worker_claims,
             "pause": self._worker_is_heard,
+            "disk": self._worker_is_ready,
             "runner": lambda fault, _struck_at: self.runners.has_received_since(
                 fault.target % len(self.runners), began
             ),
@@ -359,6 +394,11 @@ class ChaosRun:
     def _worker_is_heard(self, fault: Fault, struck_at: datetime) -> bool:
         question = "SELECT 1 FROM workers_worker WHERE slug = %s AND last_seen_at > %s"
         return self.postgres.ask(question, self._part(fault).name, struck_at) is not None
+
+    def _worker_is_ready(self, _fault: Fault, struck_at: datetime) -> bool:
+        """It claims again: a claim says that it is ready."""
+        question = "SELECT 1 FROM workers_worker WHERE slug = %s AND unready_reason = '' AND last_seen_at > %s"
+        return self.small is not None and self.postgres.ask(question, self.small.name, struck_at) is not None
 
     def _worker_claims(self, fault: Fault, struck_at: datetime) -> bool:
         """Its new process has claimed: a session is named by the time of its birth."""

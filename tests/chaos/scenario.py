@@ -43,7 +43,7 @@ SECRETS = {  # by name
 def build(
     state: Path, workers: int, runners: int, workflow_runners: int, receiver: WebhookReceiver | None = None
 ) -> Site:
-    """The last worker has the sandbox; all have two slots, the others four. With a receiver there is a webhook."""
+    """The last worker has the sandbox, of four or more the one before it, too. With a receiver there is a webhook."""
     home = paths.prepare_home(state)
     mirrors = home / "mirrors"
     commit = Repository(mirrors / "acme" / "web.git").commit({"name": b"x"})
@@ -59,7 +59,9 @@ def build(
     racks = [RunnerFactory(slug=f"rack-{number}", specs=[spec]) for number in range(1, runners + 1)]
     kinds = (steps(), body("quick", commit, QUICK), body("sandboxed", commit, SANDBOXED), run(spec.slug))
     bodies = [kind for kind, share in zip(kinds, SHARES, strict=True) for _ in range(share)]
-    crew = [enrolled(state, number, sandboxed=number == workers) for number in range(1, workers + 1)]
+    crew = [
+        enrolled(state, number, sandboxed=number > workers - max(workers // 2, 1)) for number in range(1, workers + 1)
+    ]
     if receiver is not None:
         terms = WebhookTerms(url=receiver.url)
         webhook, _ = services.create_webhook(organization=organization, terms=terms, actor=OPERATOR)

@@ -14,7 +14,7 @@ PAUSE_SECONDS = (4.0, 14.0)  # on both sides of a lease's life
 KINDS = (
     *("server", "clock", "worker", "worker", "pause", "runner", "runner"),
     *("postgres-kill", "postgres-immediate", "postgres-backend", "postgres-demotion"),
-    *("housekeeping", "storage", "workflow-runner", "dispatcher"),
+    *("housekeeping", "storage", "workflow-runner", "dispatcher", "disk"),
 )
 
 
@@ -35,7 +35,7 @@ def schedule(seed: int, seconds: float) -> list[Fault]:
     for kind in _rounds(chance):
         if at >= seconds:
             return faults
-        lasts = chance.uniform(*(PAUSE_SECONDS if kind == "pause" else DOWN_SECONDS))
+        lasts = chance.uniform(*(PAUSE_SECONDS if kind in {"pause", "disk"} else DOWN_SECONDS))
         faults.append(Fault(round(at, 2), kind, chance.randrange(1 << 16), round(lasts, 2)))
         at += chance.uniform(*GAP_SECONDS)
     return faults
