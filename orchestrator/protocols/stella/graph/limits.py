@@ -33,6 +33,7 @@ from graphql import (
     is_object_type,
 )
 
+from orchestrator.http.api.json_parser import MAX_DIGITS
 from orchestrator.http.errors.problems import ApiError
 
 MAX_CHARACTERS: Final = 64 << 10
@@ -69,7 +70,8 @@ def check_tokens(text: str) -> None:
     """Refuse a text with too many characters, tokens or nested brackets, before it is parsed.
 
     Raises:
-        ApiError: `query_too_expensive`; `invalid` for a string that the database cannot store.
+        ApiError: `query_too_expensive`; `invalid` for a string that the database cannot store, or a number that Python
+            does not convert.
         GraphQLSyntaxError: A character or string is wrong.
     """
     if len(text) > MAX_CHARACTERS:
@@ -83,6 +85,9 @@ def check_tokens(text: str) -> None:
             return
         if kind in _STRINGS and "\0" in (token.value or ""):
             raise ApiError(400, "invalid", "A string of the document contains a NUL character.")
+        if kind == TokenKind.INT and (digits := len((token.value or "").lstrip("-"))) > MAX_DIGITS:
+            detail = f"A number of the document has {digits} digits; at most {MAX_DIGITS} are allowed."
+            raise ApiError(400, "invalid", detail)
         nesting += (kind in _OPENING) - (kind in _CLOSING)
         if nesting > MAX_NESTING:
             raise too_expensive(f"A document may have at most {MAX_NESTING} nested brackets.", MAX_NESTING)

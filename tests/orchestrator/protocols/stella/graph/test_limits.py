@@ -161,6 +161,22 @@ def test_a_string_with_a_nul_character_is_refused():
     assert refusal(r'{ quota(id: "a\u0000:*") { id } }').code == "invalid"
 
 
+@pytest.mark.parametrize("digits", [20, 5000])
+@pytest.mark.parametrize("sign", ["", "-"])
+def test_a_number_with_too_many_digits_is_refused_wherever_it_is(digits, sign):
+    """Python converts no text of more than 4,300 digits."""
+    number = sign + "9" * digits
+    for text in (
+        f"{{ jobs(first: {number}) {{ results {{ jobId }} }} }}",
+        f"query Q($n: Int = {number}) {{ jobs(first: $n) {{ results {{ jobId }} }} }}",
+        f"{{ quota(id: {number}) {{ id }} }}",
+        f"{{ __typename @include(if: {number}) }}",
+    ):
+        found = refusal(text)
+        assert (found.status, found.code) == (400, "invalid")
+        assert found.detail == f"A number of the document has {digits} digits; at most 19 are allowed."
+
+
 def test_the_operation_must_be_named_if_there_are_several():
     query = "query a { dashboard { measuredAt } } query b { dashboard { measuredAt } }"
     check(query, name="b")
