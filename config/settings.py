@@ -293,8 +293,8 @@ CSRF_FAILURE_VIEW = "orchestrator.http.errors.error_views.cross_site"
 # The signing secret of a GitHub App for all projects; empty: only the projects' own secrets are valid.
 GITHUB_WEBHOOK_SECRET = env.str("GITHUB_WEBHOOK_SECRET", default="")
 METRICS_TOKEN = env.str("METRICS_TOKEN", default="")  # for /metrics; empty: loopback only
-# Organizations with a label of their own in /metrics; more than 50 would be expensive to store.
-METRICS_TENANTS = env.list("METRICS_TENANTS", default=[])[:50]
+# Organizations with a label of their own in /metrics, at most 50; `*`: the 50 oldest ones; empty: none.
+METRICS_TENANTS = env.list("METRICS_TENANTS", default=["*"])
 SESSION_COOKIE_SECURE = HTTPS
 CSRF_COOKIE_SECURE = HTTPS
 SECURE_SSL_REDIRECT = HTTPS and env.bool("SSL_REDIRECT", default=True)

@@ -3,27 +3,14 @@
 from collections.abc import Iterable
 from typing import Any
 
-from django.core.serializers.json import DjangoJSONEncoder
-from django.db import models
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 
 from orchestrator.admin import formatting
 from orchestrator.admin.base import BaseAdmin, actor_of
 from orchestrator.admin.forms import LineListField
 from orchestrator.http.client_ip import client_address
-from orchestrator.services.operator_events import record_operator_event
+from orchestrator.services.operator_events import record_operator_event, to_json_value
 from runtime_jobs.models import OperatorEvent
-
-_encoder = DjangoJSONEncoder()
-
-
-def to_json_value(value: Any) -> Any:
-    """Convert a column's value to JSON for an event."""
-    if isinstance(value, models.Model):
-        return str(value)
-    if isinstance(value, models.QuerySet | list | tuple):
-        return [to_json_value(item) for item in value]
-    return value if isinstance(value, str | int | bool | float | None) else _encoder.default(value)
 
 
 class AuditedAdmin(BaseAdmin):

@@ -23,6 +23,7 @@ from orchestrator.devtools.demo_pack import seed_pack
 from runtime_jobs.events import Actor
 from runtime_jobs.models import ApiToken, Organization, Plan, Project
 from runtime_jobs.models.tenants import Membership, Scope
+from runtime_jobs.priorities import PRIORITIES
 from runtime_jobs.secret_files import private_file
 from workers.models import Pool, Worker
 from workers.registry.models import registered_capabilities
@@ -137,7 +138,7 @@ def _kept_values(file: Path) -> dict[str, str]:
 
 def _project(pool: str) -> Project:
     Pool.objects.get_or_create(slug=pool)
-    plan, _ = Plan.objects.get_or_create(name=SLUG)
+    plan, _ = Plan.objects.get_or_create(name=SLUG, defaults={"priority": PRIORITIES["high"]})  # as document 004 asks
     organization, _ = Organization.objects.get_or_create(
         slug=SLUG, defaults={"name": "Demo", "plan": plan, "hosted_runtime_analysis": True}
     )

@@ -330,9 +330,14 @@ def _require_priority(organization: Organization, priority: int, context: Admiss
     limit = organization.plan.priority
     if priority <= limit or (priority == EMERGENCY and context.allows_emergency(organization.slug)):
         return
-    message = f"priority: the plan allows at most {priority_name(limit)}."
+    plan = organization.plan
+    message = f"priority: the plan {plan} allows at most {priority_name(limit)}."
     if priority == EMERGENCY:
         message += " Emergency jobs need an emergency limit, which an operator sets for the organization."
+    else:
+        message += (
+            f" An administrator of the server raises it: `manage.py plan change {plan} --priority …`, or the admin."
+        )
     raise PriorityForbidden(message)
 
 

@@ -3,6 +3,9 @@
 from datetime import datetime
 from typing import Any
 
+from django.core.serializers.json import DjangoJSONEncoder
+from django.db.models import Model, QuerySet
+
 from runtime_jobs.db_time import database_now
 from runtime_jobs.events import Actor
 from runtime_jobs.identifiers import new_event_id
@@ -90,3 +93,15 @@ def build_operator_event(
         job_type=job_type,
         created_at=now,
     )
+
+
+_encoder = DjangoJSONEncoder()
+
+
+def to_json_value(value: Any) -> Any:
+    """Convert a column's value to JSON for an event."""
+    if isinstance(value, Model):
+        return str(value)
+    if isinstance(value, QuerySet | list | tuple):
+        return [to_json_value(item) for item in value]
+    return value if isinstance(value, str | int | bool | float | None) else _encoder.default(value)

@@ -10,7 +10,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from django.conf import settings
 from django.db import connection, transaction
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
@@ -106,7 +105,7 @@ def collect_job_metrics() -> Iterator[Metric]:
 
 def _read() -> tuple[list[dict[str, Any]], dict[str, int], dict[str, int], list[list[Any]]]:
     values: dict[str, Any] = {
-        "tenants": settings.METRICS_TENANTS,
+        "tenants": metrics_aggregation.labelled_tenants(),
         "of_lane": MAX_PER_LANE,
         "in_all": MAX_JOBS,
         "rows": MAX_COUNTERS,

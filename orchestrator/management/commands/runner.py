@@ -1,5 +1,6 @@
 """`manage.py runner`: registers runners of workflow jobs, lists them, drains them, rotates and revokes their tokens."""
 
+import argparse
 import json
 import re
 from argparse import ArgumentParser, ArgumentTypeError
@@ -63,10 +64,10 @@ class Command(ServerCommand):
             "revoke": "refuse the tokens of a runner, and end its leases, for good",
         }.items():
             named = actions.add_parser(action, help=text)
-            named.add_argument("--name", required=True)
+            _add_name(named)
             named.add_argument("--reason", default="", help="recorded in the audit log")
         rotate = actions.add_parser("rotate-token", help="print a new token, and end the others after an overlap")
-        rotate.add_argument("--name", required=True)
+        _add_name(rotate)
         rotate.add_argument("--overlap", type=duration, default=DEFAULT_OVERLAP, help="of both tokens; by default 1h")
         rotate.add_argument("--reason", default="", help="recorded in the audit log")
         _add_token_arguments(rotate)
@@ -159,6 +160,13 @@ class Command(ServerCommand):
             actor=OPERATOR,
             reason=options["reason"],
         )
+
+
+def _add_name(parser: ArgumentParser) -> None:
+    """Accept the name with and without its option, as other commands name what exists."""
+    names = parser.add_mutually_exclusive_group(required=True)
+    names.add_argument("name", nargs="?", default=argparse.SUPPRESS)
+    names.add_argument("--name", default=argparse.SUPPRESS)
 
 
 def _add_token_arguments(parser: ArgumentParser) -> None:

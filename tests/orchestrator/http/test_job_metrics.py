@@ -160,6 +160,7 @@ def at_its_limit(organization):
 
 
 def test_a_wait_for_a_limit_counts_once_and_for_the_tenant_that_a_setting_names(tally, organization, settings):
+    settings.METRICS_TENANTS = []
     at_its_limit(organization)
     for _ in range(3):
         tally.advance()
@@ -175,6 +176,7 @@ def test_a_wait_for_a_limit_counts_once_and_for_the_tenant_that_a_setting_names(
 
 
 def test_the_depth_is_that_of_each_type_and_of_tenants_that_a_setting_names(organization, settings, monkeypatch):
+    settings.METRICS_TENANTS = []
     text = scrape()
     assert value(text, 'job_queue_depth{jobType="runtime",tenant=""}') == 0
     assert value(text, 'job_queue_depth{jobType="steps",tenant=""}') == 0
@@ -194,7 +196,18 @@ def test_the_depth_is_that_of_each_type_and_of_tenants_that_a_setting_names(orga
     assert sum(map(float, re.findall(r"^job_queue_depth\{[^}]*\} (\S+)", scrape(), re.MULTILINE))) == 1
 
 
-def test_jobs_that_a_limit_holds_back_wait_too(organization):
+def test_the_oldest_tenants_have_a_label_by_default(organization, monkeypatch):
+    young = ProjectFactory(organization=OrganizationFactory(slug="young"))
+    for project in (organization.projects.get(), young):
+        submitted(project)
+    for limit, expected in ((50, {organization.slug: 1, "young": 1, "": 0}), (1, {organization.slug: 1, "": 1})):
+        monkeypatch.setattr(metrics_aggregation, "MAX_TENANTS", limit)
+        found = re.findall(r'^job_queue_depth\{jobType="runtime",tenant="([^"]*)"\} (\S+)', scrape(), re.MULTILINE)
+        assert {tenant: float(number) for tenant, number in found} == expected
+
+
+def test_jobs_that_a_limit_holds_back_wait_too(organization, settings):
+    settings.METRICS_TENANTS = []
     at_its_limit(organization)
     assert value(scrape(), 'job_queue_depth{jobType="runtime",tenant=""}') == 1
 

@@ -153,7 +153,8 @@ def test_list_shows_state_and_load_and_no_token():
 
 def test_drain_and_undrain():
     registered()
-    assert runner("drain", "--name", "runner-1", "--reason", "kernel")[0] == "runner-1: draining\n"
+    for name in (["--name", "runner-1"], ["runner-1"]):  # with the option and without it
+        assert runner("drain", *name, "--reason", "kernel")[0] == "runner-1: draining\n"
     assert Worker.objects.get().state == WorkerState.DRAINING
     assert OperatorEvent.objects.latest("pk").reason == "kernel"
     assert runner("undrain", "--name", "runner-1")[0] == "runner-1: active\n"
