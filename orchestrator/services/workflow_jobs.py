@@ -137,6 +137,15 @@ def lock_completed_run(job: Job) -> Conclusion | None:
     return state_of_run(run).conclusion
 
 
+def conclusion_without_dependents(job: Job) -> Conclusion | None:
+    """Return the conclusion of the run of an ended job if the last job of it that ended was never executed, or None."""
+    run = run_of_job(job)
+    if run is None or (conclusion := state_of_run(run).conclusion) is None:
+        return None
+    last = Job.objects.filter(batch_id=run.batch_id).order_by("-finished_at", "-pk").first()
+    return conclusion if last is not None and last.pk != job.pk and last.started_at is None else None
+
+
 def report_job(uow: UnitOfWork, *, lease_ulid: str, worker: Worker, report: JobReport) -> LockedLease:
     """Apply a report about a workflow job.
 

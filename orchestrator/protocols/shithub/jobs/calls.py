@@ -99,11 +99,13 @@ class CallAnswer:
         body: The members of the response, without the next token.
         status: The HTTP status.
         continues: Whether the response contains the next token of the chain.
+        after_commit: Returns further members of the JSON, which only the commit has decided.
     """
 
     body: dict[str, Any]
     status: int = 200
     continues: bool = True
+    after_commit: Callable[[], dict[str, Any]] | None = None
 
 
 @dataclass(frozen=True)
@@ -138,11 +140,14 @@ def perform_call(token: JobToken, job_id: int, effect: Effect, attempt: Attempt 
         ApiError: 401 or 404; the token does not count, and was not used.
     """
     try:
-        return _perform_call(token=token, job_id=job_id, effect=effect, attempt=attempt)
+        outcome = _perform_call(token=token, job_id=job_id, effect=effect, attempt=attempt)
     except IntegrityError as error:
         if not create_missing_partition(error, token):
             raise
-    return _perform_call(token=token, job_id=job_id, effect=effect, attempt=attempt)
+        outcome = _perform_call(token=token, job_id=job_id, effect=effect, attempt=attempt)
+    if outcome.answer is not None and outcome.answer.after_commit is not None:
+        outcome.answer.body.update(outcome.answer.after_commit())
+    return outcome
 
 
 @operation(optimistic=True)

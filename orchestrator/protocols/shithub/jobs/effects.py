@@ -18,6 +18,7 @@ from orchestrator.services.steps import StepChange, change_step, lock_step
 from orchestrator.services.workflow_jobs import (
     JOB_REPORTS,
     JobReport,
+    conclusion_without_dependents,
     lock_completed_run,
     report_job,
     serialized_status,
@@ -46,8 +47,21 @@ def change_job_status(call: JobCall, raw: bytes) -> CallAnswer:
     call.uow.flush()
     conclusion = lock_completed_run(locked.job)
     if conclusion is not None:
-        body |= {"run_status": "completed", "run_conclusion": str(conclusion)}
-    return CallAnswer(body, continues=False)
+        return CallAnswer(body | _completed_run(conclusion), continues=False)
+    return CallAnswer(body, continues=False, after_commit=lambda: _run_without_dependents(locked.job))
+
+
+def _completed_run(conclusion: Conclusion) -> dict[str, str]:
+    return {"run_status": "completed", "run_conclusion": str(conclusion)}
+
+
+def _run_without_dependents(job: Job) -> dict[str, str]:
+    """Return the end of the run if it had only jobs left that need this one, and were skipped after its commit.
+
+    The last job that ended is then one of those; otherwise the report of that job has the end of the run.
+    """
+    conclusion = conclusion_without_dependents(job)
+    return {} if conclusion is None else _completed_run(conclusion)
 
 
 def change_step_status(call: JobCall, raw: bytes, step_text: str) -> CallAnswer:

@@ -14,6 +14,7 @@ from orchestrator.notifications.job_updates import announcer
 from orchestrator.selectors.step_logs import read_step_log
 from runtime_jobs.db_time import database_now
 from runtime_jobs.models import Job, JobEvent, JobStep
+from runtime_jobs.specs.actions import conclusion_of
 from runtime_jobs.states import (
     STEP_TRANSITIONS,
     CancelReason,
@@ -27,6 +28,7 @@ from tests.factories import OPERATOR
 from tests.orchestrator.protocols.shithub.conftest import error_of, used_tokens
 from tests.orchestrator.protocols.shithub.runner import ClaimedJobClient
 from tests.orchestrator.protocols.shithub.world import actions_spec, start_run
+from tests.workflow_runs import job_of, started
 
 pytestmark = pytest.mark.django_db
 
@@ -218,6 +220,18 @@ def test_a_failing_early_job_does_not_complete_a_run_while_another_one_is_open(r
     assert "run_status" not in first.end("timed_out").json()
     found = second.end("failure").json()
     assert (found["run_status"], found["run_conclusion"]) == ("completed", "timed_out"), "the first failure by index"
+
+
+def test_a_run_whose_end_leaves_only_jobs_to_skip_is_completed_in_the_answer(runner):
+    label = {"runs_on": "ubuntu-latest"}
+    run = started({"a": label, "b": label | {"needs": "a"}, "c": label | {"needs": "b"}})
+    found = runner.client.claim().end("failure").json()
+    assert [str(conclusion_of(job_of(run, key))) for key in "abc"] == ["failure", "skipped", "skipped"]
+    assert (found.get("run_status"), found.get("run_conclusion")) == ("completed", "failure")
+    open_run = started({"a": label, "b": label | {"needs": "a"}, "other": label})
+    assert "run_status" not in runner.client.claim().end("failure").json()
+    assert runner.client.claim().end("success").json()["run_conclusion"] == "failure"
+    assert job_of(open_run, "b").state == "canceled"
 
 
 # --- cancel -----------------------------------------------------------------------------------------------------------
