@@ -310,3 +310,26 @@ def test_egress_gives_no_interface(bench):
         egress=EgressPolicy(("*",)),
     )
     assert results(run) == {"world": "ENETUNREACH", "loopback": "ECONNREFUSED"}
+
+
+def test_links_that_an_earlier_step_left_lead_no_mount_point_outside(bwrap, base):
+    """bwrap follows links while it makes mount points, so none may be below a directory that a job writes to."""
+    outside = base / "outside"
+    outside.mkdir()
+    outside.chmod(0o777)
+    plant = f"""for place in /job ~ /tmp; do ln -s {outside} $place/oldroot
+        for name in job home tmp etc var dev proc .config; do ln -s /oldroot{outside} $place/$name || exit 9; done; done"""
+    spec = bwrap.spec("sh", "-c", plant, keeps_home=True)
+    look = ("sh", "-c", "ls -d /job/.config ~/.config /tmp/.config; cut -d: -f1 /etc/passwd")
+    output = bytearray()
+    for step in (spec, replace(spec, argv=look)):
+        assert bwrap.engine.run(step, output=output.extend, trace=bytes, stop=StopSignal()).exit_code == 0
+    assert output.decode().split() == ["/home/job/.config", "/job/.config", "/tmp/.config", "job"]
+    assert list(outside.iterdir()) == []
+    passed: list[int] = []
+    with bwrap.engine.run_environment(spec) as environment:
+        words = bwrap.engine.backend(environment)._arguments(passed)
+    for descriptor in passed:
+        os.close(descriptor)
+    made = words[words.index("--bind-fd") :]
+    assert [word for word in made if word.startswith(("/job/", "/home/job/", "/tmp/"))] == []

@@ -33,6 +33,18 @@ def test_memory_of_the_whole_job_counts(bench, limits):
     assert bench.perl(script, limits=replace(limits, memory_bytes=96 * MIB)).kind == "out_of_memory"
 
 
+# Up to 250 pairs of 208 KiB, and as many pipes of 64 KiB: memory of the kernel, which is in no process.
+BUFFERS = """my ($part, @held) = 'x' x 65536; use IO::Handle;
+    for (1 .. 250) { socketpair my $a, my $b, 1, 1, 0 or last; pipe my $c, my $d or last; push @held, $a, $b, $c, $d;
+        for my $end ($a, $d) { $end->blocking(0); 1 while syswrite $end, $part } } print 'filled ', scalar @held"""
+
+
+@pytest.mark.root
+def test_buffers_of_sockets_and_pipes_count_as_memory(bench, limits):
+    run = bench.perl(BUFFERS, limits=replace(limits, memory_bytes=64 * MIB))
+    assert (run.kind, run.output) == ("out_of_memory", "")
+
+
 @pytest.mark.root
 def test_a_child_that_ran_out_of_memory_is_no_failure_of_a_command_that_succeeds(bench, limits):
     script = "if (!fork) { " + EAT.format(mib=200) + "; exit } wait; print 'went on'; exit 0"

@@ -157,9 +157,15 @@ def test_a_stopped_pid_1_holds_nothing_up(bwrap, monkeypatch):
 
 
 @pytest.mark.root
-def test_a_process_of_the_same_uid_outside_of_the_job_is_out_of_reach(bench):
+def test_processes_and_files_of_the_same_uid_outside_of_the_job_are_out_of_reach(bench, base):
     """Where the worker is an ordinary user, it and the jobs of its other slots have the job's uid."""
     uid = bench.engine.owner(0)
+    place = base / "neighbour"
+    for path in (place, place / "folder"):
+        path.mkdir()
+    (place / "secret").write_text("the neighbour's")
+    for path in (place, *place.iterdir()):
+        os.chown(path, uid, uid)
     spec = ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "--", "/usr/bin/perl", "-e"]
     with subprocess.Popen([*spec, '$| = 1; print "ready\\n"; sleep 60'], stdout=subprocess.PIPE, env={}) as bystander:
         assert bystander.stdout.readline() == b"ready\n"
@@ -175,6 +181,21 @@ def test_a_process_of_the_same_uid_outside_of_the_job_is_out_of_reach(bench):
             for my $name (qw(mem environ maps fd)) { my ($path, $flags) = ("/proc/$pid/$name", 0);
                 try($name => sub { syscall 2, $path, $flags, 0 }) }
             """
+            + f"chdir '/'; my $place = '{place}';"
+            + r"""
+            for my $name ('secret', '.') { my ($path, $flags) = ("$place/$name", 0);
+                try("read-$name" => sub { syscall 2, $path, $flags, 0 }) }
+            my ($secret, $new, $flags) = ("$place/secret", "$place/new", 0102);
+            try(write => sub { my $for = 1; syscall 2, $secret, $for, 0 });
+            try(cut => sub { syscall 76, $secret, 0 });
+            try(make => sub { syscall 2, $new, $flags, 0644 });
+            try(folder => sub { mkdir($new) ? 0 : -1 });
+            try(link => sub { symlink('/', $new) ? 0 : -1 });
+            try(name => sub { link($secret, 'mine') ? 0 : -1 });
+            try(move => sub { rename($secret, $new) ? 0 : -1 });
+            try(remove => sub { unlink($secret) ? 0 : -1 });
+            try(clear => sub { rmdir("$place/folder") ? 0 : -1 });
+            """
         )
         assert os.getpriority(os.PRIO_PROCESS, bystander.pid) == priority
         bystander.kill()
@@ -182,4 +203,6 @@ def test_a_process_of_the_same_uid_outside_of_the_job_is_out_of_reach(bench):
     found.pop("all")  # reaches no one, or the job's own
     if bench.engine.name == "bubblewrap":
         assert found.pop("nice_user") == "done"  # of the processes in its own namespace
-    assert set(found.values()) <= {"EPERM", "EACCES", "ESRCH", "ENOENT"}, found
+    assert set(found.values()) <= {"EPERM", "EACCES", "ESRCH", "ENOENT", "EROFS"}, found
+    assert sorted(path.name for path in place.iterdir()) == ["folder", "secret"]
+    assert (place / "secret").read_text() == "the neighbour's"
