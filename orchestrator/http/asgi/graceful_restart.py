@@ -11,6 +11,7 @@ after half an upgrade, the old process continues.
 
 import asyncio
 import atexit
+import ctypes
 import logging
 import os
 import signal
@@ -32,8 +33,8 @@ log = logging.getLogger(__name__)
 START_SECONDS: Final = 60.0  # for the interim process, on a machine under load
 POLL_SECONDS: Final = 0.05
 INTERIM_PROCESS: Final = "INTERIM_PROCESS"  # variable: the number of the process that a restarted one ends
-# The interim process ends when this one is killed.
-END_WITH_PARENT: Final = ("setpriv", "--pdeathsig", "TERM", "--")
+PARENT_OF_INTERIM: Final = "PARENT_OF_INTERIM"  # variable: the number of the process that an interim one ends with
+PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
 
 
 class GracefulRestart:
@@ -54,7 +55,8 @@ class GracefulRestart:
 
     def start(self) -> None:
         """Wait for SIGHUP, and end the interim process that accepted connections until now."""
-        self._end_predecessor()
+        _end_with_parent()
+        _end_interim_process()
         # A terminal that closes ends its processes by the same signal.
         if threading.current_thread() is threading.main_thread() and not os.isatty(0):
             loop = asyncio.get_running_loop()
@@ -101,8 +103,8 @@ class GracefulRestart:
             notified.bind(address)
             notified.settimeout(0)
             process = subprocess.Popen(  # noqa: ASYNC220 - it returns after the fork
-                [*END_WITH_PARENT, *passed.command],
-                env=os.environ | {"NOTIFY_SOCKET": address},
+                passed.command,
+                env=os.environ | {"NOTIFY_SOCKET": address, PARENT_OF_INTERIM: str(os.getpid())},
                 pass_fds=passed.descriptors,
             )
             deadline = time.monotonic() + START_SECONDS
@@ -117,14 +119,27 @@ class GracefulRestart:
             process.wait()
             return None
 
-    def _end_predecessor(self) -> None:
-        number = int(os.environ.pop(INTERIM_PROCESS, "0"))
-        try:
-            if number and os.waitpid(number, os.WNOHANG) == (0, 0):
-                os.kill(number, signal.SIGTERM)
-                threading.Thread(target=os.waitpid, args=[number, 0], name="interim-process", daemon=True).start()
-        except ChildProcessError:
-            log.warning("restart: process %d is no child of this one", number)
+
+def _end_interim_process() -> None:
+    number = int(os.environ.pop(INTERIM_PROCESS, "0"))
+    try:
+        if number and os.waitpid(number, os.WNOHANG) == (0, 0):
+            os.kill(number, signal.SIGTERM)
+            threading.Thread(target=os.waitpid, args=[number, 0], name="interim-process", daemon=True).start()
+    except ChildProcessError:
+        log.warning("restart: process %d is no child of this one", number)
+
+
+def _end_with_parent() -> None:
+    """Make the kernel send SIGTERM to an interim process when its parent is killed.
+
+    `setpriv --pdeathsig` needs a system call that the systemd unit forbids.
+    """
+    number = int(os.environ.pop(PARENT_OF_INTERIM, "0"))
+    if number:
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != number:
+            signal.raise_signal(signal.SIGTERM)
 
 
 def _command() -> list[str]:

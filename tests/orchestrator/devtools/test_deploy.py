@@ -4,6 +4,7 @@ import contextlib
 import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -173,14 +174,14 @@ NEEDS_TOOLS = pytest.mark.skipif(
 @NEEDS_TOOLS
 @pytest.mark.django_db(transaction=True)
 def test_the_web_server_makes_no_call_that_its_unit_forbids(tmp_path, database_url):
-    """Through a start, a submit, a claim that waits, metrics and a password that is hashed."""
+    """Through a start, a submit, a claim that waits, metrics, a password that is hashed, and a restart."""
     unit, report = next(unit for unit in SERVED if "web" in unit.name), tmp_path / "report"
     organization = OrganizationFactory(slug="sandtrace")
     ProjectFactory(organization=organization)
     worker = WorkerFactory()
     with socket.create_server(("127.0.0.1", 0)) as found:
         port = found.getsockname()[1]
-    command = [sys.executable, "-m", "uvicorn", "config.asgi:application", "--host", "127.0.0.1", "--port", str(port)]
+    command = [sys.executable, "manage.py", "serve", "--port", str(port)]
     process = traced(unit, command, report, {"STATE_DIR": str(tmp_path / "state"), "DATABASE_URL": database_url})
     try:
         url = f"http://127.0.0.1:{port}"
@@ -195,6 +196,11 @@ def test_the_web_server_makes_no_call_that_its_unit_forbids(tmp_path, database_u
             token = re.search(r'csrfmiddlewaretoken" value="(\w+)"', browser.get(f"{url}/login/", timeout=60).text)[1]
             guess = {"username": "olga", "password": "guess", "csrfmiddlewaretoken": token}
             assert "password is wrong" in browser.post(f"{url}/login/", guess, timeout=60).text
+        process.send_signal(signal.SIGHUP)
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        eventually(children.read_text)
+        eventually(lambda: not children.read_text(), 120)  # the process serves again, and has ended the interim one
+        assert _is_up(process, url)
     finally:
         ended(process)
     assert violations(unit, report) == []
@@ -226,7 +232,7 @@ def test_housekeeping_and_a_fetch_make_no_call_that_their_units_forbid(tmp_path,
     unit, report = next(unit for unit in SERVED if "web" in unit.name), tmp_path / "report of web"
     with socket.create_server(("127.0.0.1", 0)) as found:
         port = found.getsockname()[1]
-    command = [sys.executable, "-m", "uvicorn", "config.asgi:application", "--host", "127.0.0.1", "--port", str(port)]
+    command = [sys.executable, "manage.py", "serve", "--port", str(port)]
     process = traced(unit, command, report, environment)
     try:
         eventually(lambda: _is_up(process, f"http://127.0.0.1:{port}"), 90)
