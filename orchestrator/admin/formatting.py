@@ -121,9 +121,19 @@ def two_lines(first: object, second: object) -> SafeString:
     return format_html('<span class="two-lines">{}<small>{}</small></span>', first, second)
 
 
+def json_text(value: Any) -> str:
+    """Format any value of an event's payload, without lease ids."""
+    items = value if isinstance(value, list) else [value]
+    return redact_lease_ids(", ".join(_members(item) if isinstance(item, dict) else str(item) for item in items))
+
+
+def _members(item: dict[str, Any]) -> str:
+    return " ".join(f"{humanize(name)} {value}" for name, value in item.items())
+
+
 def key_value_lines(values: dict[str, Any]) -> SafeString:
-    """Format a small flat JSON object with one key per line."""
-    lines = ((humanize(key), redact_lease_ids(str(value))) for key, value in values.items())
+    """Format a JSON object with one key per line."""
+    lines = ((humanize(key), json_text(value)) for key, value in values.items())
     return format_html_join("", '<span class="fact"><small>{}</small> {}</span>', lines)
 
 

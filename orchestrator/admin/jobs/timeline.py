@@ -5,7 +5,6 @@ from datetime import datetime
 
 from orchestrator.admin import formatting
 from orchestrator.admin.labels import EVENTS, JOB_COLOURS, PROGRESS_EVENT, STATE_HEADLINES, actor_label
-from orchestrator.selectors.log_tails import redact_lease_ids
 from runtime_jobs.models import Job, JobEvent
 
 MAX_EVENTS = 300
@@ -57,10 +56,7 @@ def _entry(event: JobEvent, start: datetime, worker_names: dict[str, str]) -> Ti
 
 def _facts(event: JobEvent, worker_names: dict[str, str]) -> list[tuple[str, str]]:
     facts = [
-        (
-            formatting.humanize(key),
-            redact_lease_ids(", ".join(value) if isinstance(value, list) else str(value)),
-        )
+        (formatting.humanize(key), formatting.json_text(value))
         for key, value in event.payload_json.items()
         if value is not None and value is not False
     ]

@@ -5,6 +5,7 @@ from django.urls import reverse
 
 from runtime_jobs.models import JobEvent, OperatorEvent
 
+admin.autodiscover()  # as the URLs do, which a test may not have needed yet
 DASHBOARD = "/admin/"
 KINDS = {JobEvent: "event_type", OperatorEvent: "action"}
 

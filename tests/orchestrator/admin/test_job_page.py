@@ -7,6 +7,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from orchestrator import services
+from orchestrator.admin import formatting
 from orchestrator.admin.formatting import format_duration
 from orchestrator.admin.jobs import dependencies
 from orchestrator.admin.jobs import log as jobs_log
@@ -377,3 +378,13 @@ def test_no_log_keeps_the_page_waiting():
 )
 def test_a_length_of_time_is_shown_in_two_units(seconds, words):
     assert format_duration(seconds) == words
+
+
+def test_every_value_of_an_event_has_a_text():
+    shown = {
+        "name dist/a b size bytes 5, x": [{"name": "dist/a b", "size_bytes": 5}, "x"],
+        "a [None, {'b': 1}]": {"a": [None, {"b": 1}]},
+        "None, [1]": [None, [1]],
+        "7": 7,
+    }
+    assert {text: formatting.json_text(value) for text, value in shown.items()} == {text: text for text in shown}
