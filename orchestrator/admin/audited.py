@@ -3,14 +3,12 @@
 from collections.abc import Iterable
 from typing import Any
 
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import HttpRequest
 
-from orchestrator.admin import formatting
 from orchestrator.admin.base import BaseAdmin, actor_of
 from orchestrator.admin.forms import LineListField
 from orchestrator.http.client_ip import client_address
 from orchestrator.services.operator_events import record_operator_event, to_json_value
-from runtime_jobs.models import OperatorEvent
 
 
 class AuditedAdmin(BaseAdmin):
@@ -98,11 +96,6 @@ class AuditedAdmin(BaseAdmin):
 
     def log_deletions(self, *_: Any, **__: Any) -> Any:
         """Write no second entry: a page that allows deletion writes the event itself."""
-
-    def history_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:  # noqa: ARG002 Django's signature
-        row = self.get_object(request, object_id)
-        target = self.target_of(row) if row else ""
-        return HttpResponseRedirect(formatting.changelist_url(OperatorEvent, target=target))
 
     def changeform_view(
         self, request: HttpRequest, object_id: str | None = None, form_url: str = "", extra_context: Any = None

@@ -5,6 +5,7 @@ from typing import Any
 from django.contrib import messages
 from django.contrib.admin import ShowFacets
 from django.contrib.admin.widgets import RelatedFieldWidgetWrapper
+from django.core.exceptions import PermissionDenied
 from django.core.paginator import Paginator
 from django.db import OperationalError
 from django.db.models import Model, QuerySet
@@ -15,7 +16,9 @@ from unfold.paginator import InfinitePaginator
 from unfold.views import ChangeList
 
 from orchestrator.admin.filters import parameters_of
+from orchestrator.admin.formatting import changelist_url
 from runtime_jobs.events import Actor
+from runtime_jobs.models import OperatorEvent
 
 MAX_PAGES = 200  # of an uncounted list: a deeper page means an OFFSET over all rows before it
 QUERY_CANCELED = "57014"  # SQLSTATE of a statement timeout
@@ -49,6 +52,21 @@ class BaseAdmin(ModelAdmin):
         if found and isinstance(found.widget, RelatedFieldWidgetWrapper):
             found.widget = found.widget.widget
         return found
+
+    def target_of(self, row: Any) -> str | None:  # noqa: ARG002 a hook
+        """Return the name of the row in operator events; None if it has no events of its own."""
+        return None
+
+    def history_view(
+        self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """Redirect to the operator events of the row. Others learn neither its name nor that it exists."""
+        if not self.has_view_or_change_permission(request):
+            raise PermissionDenied
+        row = self.get_object(request, object_id)
+        if row is not None and (target := self.target_of(row)):
+            return HttpResponseRedirect(changelist_url(OperatorEvent, target=target))
+        return super().history_view(request, object_id, extra_context)
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         """Render the list at once, so that a search that exceeds the statement timeout gets a message."""

@@ -25,7 +25,6 @@ from orchestrator.admin.workers.admin import HEALTH, health_of, worker_summary
 from orchestrator.http.client_ip import client_address
 from orchestrator.services.actions_runners import DEFAULT_LABELS, MAX_CAPACITY, normalize_labels
 from runtime_jobs.errors import Invalid, LifecycleError
-from runtime_jobs.models import OperatorEvent
 from runtime_jobs.models.tenants import ISOLATION_CHOICES
 from workers.models import ActionsRunner, Pool
 from workers.registry.models import WorkerState
@@ -149,11 +148,8 @@ class ActionsRunnerAdmin(CreateWithToken, ReadOnlyAdmin):
         available = BUTTONS.get(WorkerState(runner.worker.state), OTHER_BUTTONS) if runner else set()
         return [button for button in super().get_actions_detail(request, object_id) if button.path in available]
 
-    def history_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:  # noqa: ARG002 Django's signature
-        """Redirect to the operator events of the runner."""
-        runner = self.get_object(request, object_id)
-        target = runner.worker.worker_id if runner else ""
-        return HttpResponseRedirect(formatting.changelist_url(OperatorEvent, target=target))
+    def target_of(self, row: Any) -> str:
+        return row.worker.worker_id
 
     def create(self, request: HttpRequest, values: dict[str, Any]) -> tuple[ActionsRunner, str]:
         runner, _row, token = services.register_runner(

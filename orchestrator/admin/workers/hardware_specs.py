@@ -21,7 +21,6 @@ from orchestrator.admin.forms import ReasonForm
 from orchestrator.admin.token_pages import CreateByOperation
 from orchestrator.admin.workers.runners import RenameForm
 from orchestrator.http.client_ip import client_address
-from runtime_jobs.models import OperatorEvent
 from runtime_jobs.resource_names import validate_resource_name, validate_slug
 from workers.models import HardwareSpec
 from workers.registry.models import SpecArchitecture, SpecOS
@@ -131,11 +130,8 @@ class HardwareSpecAdmin(CreateByOperation, ReadOnlyAdmin):
         }
         return [button for button in super().get_actions_detail(request, object_id) if button.path not in hidden]
 
-    def history_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:  # noqa: ARG002 Django's signature
-        """Redirect to the operator events of the spec."""
-        spec = self.get_object(request, object_id)
-        target = f"spec:{spec.uuid}" if spec else ""
-        return HttpResponseRedirect(formatting.changelist_url(OperatorEvent, target=target))
+    def target_of(self, row: Any) -> str:
+        return f"spec:{row.uuid}"
 
     def respond_to_form(self, request: HttpRequest, values: dict[str, Any]) -> HttpResponse:
         spec = services.create_spec(

@@ -28,7 +28,6 @@ from orchestrator.http.client_ip import client_address
 from orchestrator.services.runner_channels import open_channels
 from orchestrator.services.runners import MAX_SLUG_LENGTH, default_slug
 from runtime_jobs.errors import LifecycleError
-from runtime_jobs.models import OperatorEvent
 from runtime_jobs.resource_names import validate_resource_name, validate_slug
 from workers.models import HardwareSpec, Runner, Worker
 from workers.registry.models import WorkerState
@@ -182,11 +181,8 @@ class RunnerAdmin(CreateWithToken, ReadOnlyAdmin):
         available = BUTTONS.get(WorkerState(runner.state), OTHER_BUTTONS) if runner else set()
         return [button for button in super().get_actions_detail(request, object_id) if button.path in available]
 
-    def history_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:  # noqa: ARG002 Django's signature
-        """Redirect to the operator events of the runner."""
-        runner = self.get_object(request, object_id)
-        target = runner.worker_id if runner else ""
-        return HttpResponseRedirect(formatting.changelist_url(OperatorEvent, target=target))
+    def target_of(self, row: Any) -> str:
+        return row.worker_id
 
     def create(self, request: HttpRequest, values: dict[str, Any]) -> tuple[Runner, str]:
         worker, key = services.create_runner(

@@ -323,6 +323,23 @@ class TestRowsOfEveryNoun:
             for key in ("0", "-1", "9" * 40, "x", "%00", "rtj_x", f"rtj_{'0' * 26}"):
                 assert olga.get(f"{page}{key}/change/").status_code in {302, 404}, (page, key)
 
+    def test_staff_without_a_permission_open_no_url_of_any_page(self, db):
+        """Neither a row's page nor its history, a button, a download or the address of a script; existing or not."""
+        sven, opened = client_of(person("sven")), []
+        for model in nouns():
+            page, row = admin.site._registry[model], model.objects.order_by("pk").last()
+            keys = [str(row.pk)] if row else []
+            for pattern in filter(lambda found: found.name, page.get_urls()):  # not Django's redirect of old addresses
+                for key in (*keys, "0"):
+                    path = address(model, "changelist") + re.sub(r"<[^>]+>", key, str(pattern.pattern))
+                    for send in (sven.get, sven.post):
+                        answer = send(path)
+                        if answer.status_code != 403:
+                            opened.append(
+                                f"{answer.status_code} {send.__name__} {path} {answer.headers.get('Location')}"
+                            )
+        assert opened == [], "\n".join(opened)
+
     def test_a_list_of_millions_is_neither_counted_nor_leafed_through(self, olga):
         for model in set(READ_ONLY) - {Limit}:  # whose rows count the jobs that run under each
             page = address(model, "changelist")
