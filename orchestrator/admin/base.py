@@ -4,6 +4,7 @@ from typing import Any
 
 from django.contrib import messages
 from django.contrib.admin import ShowFacets
+from django.contrib.admin.views.main import ERROR_FLAG, IGNORED_PARAMS, PAGE_VAR
 from django.contrib.admin.widgets import RelatedFieldWidgetWrapper
 from django.core.exceptions import PermissionDenied
 from django.core.paginator import Paginator
@@ -20,6 +21,7 @@ from orchestrator.admin.formatting import changelist_url
 from runtime_jobs.events import Actor
 from runtime_jobs.models import OperatorEvent
 
+MAX_NOTED = 5  # parameters in a note
 MAX_PAGES = 200  # of an uncounted list: a deeper page means an OFFSET over all rows before it
 QUERY_CANCELED = "57014"  # SQLSTATE of a statement timeout
 
@@ -69,9 +71,15 @@ class BaseAdmin(ModelAdmin):
         return super().history_view(request, object_id, extra_context)
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        """Render the list at once, so that a search that exceeds the statement timeout gets a message."""
+        """Render the list at once, so that a search that exceeds the statement timeout gets a message.
+
+        A parameter that the list does not have is ignored, and so is a page after the last one. The reader is informed.
+        """
+        _drop_parameters(request, [name for name in request.GET if not self._is_parameter(name, request)])
         try:
             response = super().changelist_view(request, extra_context)
+            if isinstance(response, HttpResponseRedirect) and response.url == f"{request.path}?{ERROR_FLAG}=1":
+                return _without_page(request)
             return response.render() if isinstance(response, TemplateResponse) else response
         except OperationalError as error:
             if getattr(error.__cause__, "sqlstate", None) != QUERY_CANCELED or not request.GET:
@@ -80,6 +88,31 @@ class BaseAdmin(ModelAdmin):
                 request, "The search timed out. Narrow the search by an organization, a job id or a commit."
             )
             return HttpResponseRedirect(request.path)
+
+    def _is_parameter(self, name: str, request: HttpRequest) -> bool:
+        return name in {*IGNORED_PARAMS, PAGE_VAR, ERROR_FLAG} or self.lookup_allowed(name, "", request)
+
+
+def _drop_parameters(request: HttpRequest, names: list[str]) -> None:
+    """Remove parameters from the request, so that no link of the page has them, and add a note to the page."""
+    if not names:
+        return
+    kept = request.GET.copy()
+    for name in names:
+        del kept[name]
+    request.GET = kept  # type: ignore[assignment] # Django's stubs have an immutable one
+    ignored = ", ".join(sorted(name.replace("\0", "")[:60] for name in names)[:MAX_NOTED])
+    rest = ("parameter", "which was") if len(names) == 1 else ("parameters", "which were")
+    messages.warning(request, f"The list does not have the {rest[0]} {ignored}, {rest[1]} ignored.")
+
+
+def _without_page(request: HttpRequest) -> HttpResponse:
+    """Redirect to the list without the page that it does not have, or else without all parameters."""
+    kept = request.GET.copy()
+    pages = kept.pop(PAGE_VAR, [])
+    text = f"has no page {pages[0][:20]}" if pages else "cannot be filtered like this"
+    messages.warning(request, f"The list {text}.")
+    return HttpResponseRedirect(f"{request.path}?{kept.urlencode()}" if pages and kept else request.path)
 
 
 class ReadOnlyAdmin(BaseAdmin):

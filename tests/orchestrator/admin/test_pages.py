@@ -6,13 +6,16 @@ from uuid import uuid4
 
 import pytest
 from django.contrib import admin
+from django.contrib.auth.models import User
 from django.db import connection
+from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from leases.models import Breaker, Lease, Limit, LimitScope
 from leases.scheduling.limits import LimitTarget
 from orchestrator import services
 from orchestrator.admin.filters import parameters_of
+from orchestrator.admin.jobs import page as job_page
 from orchestrator.models import (
     BulkAction,
     BulkTarget,
@@ -254,8 +257,60 @@ def test_staff_see_only_what_they_may_see(model, db):
         (Membership, "user__password__startswith=a"),
     ],
 )
-def test_no_secret_can_be_guessed_through_a_lists_address(model, guess, olga):
-    assert olga.get(f"{address(model, 'changelist')}?{guess}").status_code == 400
+def test_no_secret_can_be_guessed_through_a_lists_address(model, guess, olga, scene):
+    """A parameter that no filter reads changes nothing, and the page says so."""
+    page = address(model, "changelist")
+    answer = olga.get(f"{page}?{guess}")
+    assert list(answer.context["cl"].result_list) == list(olga.get(page).context["cl"].result_list)
+    assert f"does not have the parameter {guess.partition('=')[0]}, which was ignored" in answer.content.decode()
+
+
+def test_a_wrong_address_of_a_list_displays_the_list_with_a_note(olga, scene, caplog):
+    lists = [address(model, "changelist") for model in nouns()]
+    for page in lists:
+        answer = olga.get(f"{page}?foo=bar&page=3&ordering=x&_facets=1")
+        assert answer.status_code == 200, page
+        text = answer.content.decode()
+        assert "does not have the parameters foo, ordering, page, which were ignored" in text, page
+        assert "?foo" not in text, "a link of the page"
+        assert "&amp;foo" not in text, "a link of the page"
+    jobs = address(Job, "changelist")
+    answer = olga.get(f"{jobs}?p=4711&status=failed&foo=bar", follow=True)
+    assert answer.redirect_chain == [(f"{jobs}?status=failed", 302)]
+    assert "has no page 4711" in answer.content.decode()
+    assert [record for record in caplog.records if record.exc_info] == []
+
+
+def test_error_pages_of_the_admin_have_its_frame(olga, scene, monkeypatch, settings):
+    """Navigation, the reader's name, and a text that says what to do; also where the error has no row and no form."""
+    settings.DATA_UPLOAD_MAX_NUMBER_FIELDS = 1
+    olga.raise_request_exception = False
+    sven = client_of(person("sven"))
+    many = {"reason": "x", "a": "1", "b": "2"}
+    cancel = address(Job, "cancel", scene.jobs["running"].pk)
+    monkeypatch.setattr(job_page, "job_page", broken)
+    strict = Client(enforce_csrf_checks=True)
+    strict.force_login(User.objects.get(username=NAME))
+    for status, answer in (
+        (400, olga.post(cancel, many)),
+        (403, sven.get(address(Job, "changelist"))),
+        (403, strict.post(cancel, {"reason": "x"})),
+        (404, olga.get("/admin/nowhere/")),
+        (404, olga.get(address(Job, "cancel", 4711))),
+        (500, olga.get(address(Job, "change", scene.jobs["running"].pk))),
+    ):
+        text = answer.content.decode()
+        assert answer.status_code == status, text
+        assert 'id="nav-sidebar"' in text, status
+        assert 'href="/admin/"' in text, status
+        assert ("Workers" in text) == (answer.wsgi_request.user.username != "sven"), (
+            "the links that the reader may open"
+        )
+        assert answer["X-Request-Id"] in text, "what to look for in the log"
+
+
+def broken(*_: object, **__: object) -> None:
+    raise ZeroDivisionError
 
 
 def test_a_list_costs_the_same_with_many_rows_as_with_few(olga):
