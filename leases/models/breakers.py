@@ -1,6 +1,9 @@
 """Circuit breakers: they stop jobs of one type of an organization after too many failures."""
 
 from django.db import models
+from django.db.models import Exists, OuterRef
+
+from leases.models.limits import LimitSlot
 
 
 class BreakerState(models.TextChoices):
@@ -9,6 +12,15 @@ class BreakerState(models.TextChoices):
     CLOSED = "closed"  # no effect
     OPEN = "open"  # no job starts until `cool_until`
     HALF_OPEN = "half_open"  # one job starts as a probe
+
+
+class BreakerQuerySet(models.QuerySet["Breaker"]):
+    """Annotations of breakers."""
+
+    def with_probe(self) -> "BreakerQuerySet":
+        """Annotate each breaker with `is_probing`: whether a job runs that tests it."""
+        taken = LimitSlot.objects.filter(limit_id=OuterRef("limit_id"), job_id__isnull=False)
+        return self.annotate(is_probing=Exists(taken))
 
 
 class Breaker(models.Model):
@@ -21,6 +33,8 @@ class Breaker(models.Model):
     cool_until = models.DateTimeField(null=True)
     seen_from = models.DateTimeField(null=True)
     limit_id = models.IntegerField(null=True)
+
+    objects = BreakerQuerySet.as_manager()
 
     class Meta:
         db_table = "lane_breakers"

@@ -16,7 +16,18 @@ from runtime_jobs.models import Organization
 from runtime_jobs.specs import JOB_TYPES
 
 MAX_STARTS = 50_000  # counted of one organization and job type
+MAX_WAITING = 10_000  # counted of one organization
 WINDOW = timedelta(hours=1)
+# The conditions are those of two partial indexes.
+_WAITING = """
+SELECT o.slug, (
+    SELECT count(*) FROM (
+        SELECT FROM runtime_jobs WHERE org_slug = o.slug AND state = 'queued'
+         UNION ALL
+        SELECT FROM runtime_jobs WHERE org_slug = o.slug AND state = 'blocked'
+         LIMIT %(bound)s) AS bounded)
+  FROM unnest(%(organizations)s::text[]) AS o(slug)
+"""
 
 
 @dataclass(frozen=True)
@@ -116,6 +127,13 @@ def read_use(organizations: Collection[str], since: datetime) -> list[TypeUse]:
         return [
             TypeUse(org_slug, job_type, int(active), int(started)) for org_slug, job_type, active, started in cursor
         ]
+
+
+def waiting_counts(organizations: Collection[str]) -> dict[str, int]:
+    """Return how many jobs of each organization wait, counted up to `MAX_WAITING` + 1, with one statement."""
+    with connection.cursor() as cursor:
+        cursor.execute(_WAITING, {"organizations": list(organizations), "bound": MAX_WAITING + 1})
+        return dict(cursor.fetchall())
 
 
 @cache

@@ -335,9 +335,19 @@ class Job(models.Model):
                 F("job_type"),
                 F("finished_at").desc(),
                 name="jobs_ended",
+                include=["started_at"],  # so that the starts of a day are counted in the index alone
                 condition=Q(state__in=["failed", "succeeded", "canceled"]),
             ),
-            models.Index(fields=["finished_at"], name="jobs_failed_lately", condition=Q(state="failed")),
+            models.Index(
+                fields=["finished_at"],
+                name="jobs_failed_lately",
+                include=["failure_reason"],
+                condition=Q(state="failed"),
+            ),
+            # Lists of the admin of what is rare: newer jobs may all be others.
+            models.Index(fields=["id"], name="jobs_cancel_requested", condition=Q(cancel_requested_at__isnull=False)),
+            models.Index(fields=["id"], name="jobs_retries", condition=Q(attempt__gt=1)),
+            models.Index(fields=["id"], name="jobs_redelivered", condition=Q(fence__gt=1)),
             # The jobs of a batch, and its roll-up.
             models.Index(fields=["batch", "id"], name="jobs_of_batch", condition=Q(batch__isnull=False)),
             # The deletion of a hardware spec.

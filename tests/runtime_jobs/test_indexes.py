@@ -2,17 +2,29 @@
 
 import re
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
+from django.contrib import admin
 from django.db import connection, models
 from django.db.models import Q
 from django.db.models.fields.json import KT
+from django.test import RequestFactory
 from django.utils import timezone
 
 from config.paths import BASE_DIR
 from leases.models import Lease
+from orchestrator.admin.dashboard import queries
+from orchestrator.admin.jobs.filters import (
+    AttemptFilter,
+    CancelFilter,
+    FailureReasonFilter,
+    FinishedFilter,
+    StatusFilter,
+)
 from orchestrator.http.observability import metrics
 from orchestrator.protocols.native.jobs.filters import RuntimeJobFilters
+from orchestrator.selectors import quotas
 from orchestrator.services.breakers import ENDED
 from runtime_jobs.models import Job, JobEvent
 from runtime_jobs.models.jobs import KEY_OF_QUEUED, IndexPart
@@ -82,6 +94,9 @@ QUERIES: dict[str, models.QuerySet | str] = {
     "jobs_settling": JOBS.filter(state="lost", late_result_at__lte=timezone.now()),
     "jobs_of_concurrency_key": JOBS.filter(org_slug="org-3", concurrency_key="key-3").exclude(state__in=FINAL_STATES),
     "jobs_ended": JOBS.filter(org_slug="org-7", job_type="runtime", state__in=ENDED).order_by("-finished_at")[:5],
+    "jobs_cancel_requested": NEWEST.filter(cancel_requested_at__isnull=False)[:51],
+    "jobs_retries": NEWEST.filter(attempt__gt=1)[:51],
+    "jobs_redelivered": NEWEST.filter(fence__gt=1)[:51],
     "jobs_failed_lately": (
         "SELECT org_slug, job_type FROM runtime_jobs WHERE state = 'failed' AND finished_at > now() - interval '1 min'"
     ),
@@ -162,6 +177,44 @@ def test_every_index_names_its_query_here_and_in_the_document():
 def test_each_index_serves_its_query(filled):
     wrong = {name: found for name, query in QUERIES.items() if name not in RULES and name not in (found := plan(query))}
     assert wrong == {}
+
+
+def test_the_filters_and_counts_of_the_admin_read_the_rows_that_they_display(filled, monkeypatch):
+    """Each of them scanned a large part of the table: those that match may all be old."""
+    monkeypatch.setitem(FinishedFilter.hours, "1h", 1 / 60)  # all rows have ended within two hours
+    for index, chosen in (
+        ("jobs_cancel_requested", [(CancelFilter, "yes")]),
+        ("jobs_retries", [(AttemptFilter, "retries")]),
+        ("jobs_redelivered", [(AttemptFilter, "requeued")]),
+        ("jobs_failed_lately", [(StatusFilter, "failed"), (FinishedFilter, "1h")]),
+        ("jobs_failed_lately", [(FailureReasonFilter, "timed_out"), (FinishedFilter, "1h")]),
+    ):
+        jobs = NEWEST
+        for kind, value in chosen:
+            request, parameters = (
+                RequestFactory().get("/", {kind.parameter_name: value}),
+                {kind.parameter_name: [value]},
+            )
+            jobs = kind(request, parameters, Job, admin.site._registry[Job]).queryset(None, jobs)
+        found = plan(jobs[:51])
+        assert f"using {index} " in found or f"on {index} " in found, found
+    sums = (
+        Path(queries.__file__).with_name("sql") / "failures.sql",
+        Path(quotas.__file__).with_name("sql") / "quota_use.sql",
+    )
+    since = "now() - interval '1 min'"
+    values = {
+        "since": since,
+        "max_count": "9",
+        "max_starts": "9",
+        "organizations": "ARRAY['org-7']",
+        "types": "ARRAY['scan']",
+    }
+    with connection.cursor() as cursor:
+        cursor.execute("SET LOCAL enable_bitmapscan = off")  # which reads the table
+    for file, index in zip(sums, ("jobs_failed_lately", "jobs_ended"), strict=True):
+        found = plan(file.read_text() % values)
+        assert re.search(rf"Index Only Scan (Backward )?using {index} ", found), found
 
 
 def test_the_limits_that_block_jobs_are_found_by_an_index():

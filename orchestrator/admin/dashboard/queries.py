@@ -15,7 +15,7 @@ from leases.states import LeaseState
 from orchestrator.models import ClockBeat, HousekeepingTask
 from orchestrator.selectors.pending_reasons.workers import SILENT_AFTER
 from runtime_jobs.models import Job
-from runtime_jobs.states import FAILURE_CLASSES, LEASED_STATES, JobState
+from runtime_jobs.states import FAILURE_CLASSES, LEASED_STATES
 from workers.models import Worker
 from workers.registry.models import WorkerState
 
@@ -164,11 +164,10 @@ def running_counts() -> dict[str, int]:
 
 
 def failure_counts(now: datetime) -> list[FailureCounts]:
-    """Count failed jobs of the last day by reason, most frequent first, among the newest MAX_COUNT failed jobs."""
-    newest = Job.objects.with_status("failed").order_by("-created_at").values("id")[:MAX_COUNT]
-    rows = Job.objects.filter(id__in=newest, state=JobState.FAILED, finished_at__gte=now - DAY)
-    counted = rows.values_list("failure_reason").annotate(count=Count("id")).order_by("-count", "failure_reason")
-    return [FailureCounts(reason, str(FAILURE_CLASSES.get(reason, "")), count) for reason, count in counted]
+    """Count failed jobs of the last day by reason, most frequent first, among the last MAX_COUNT that ended."""
+    with connection.cursor() as cursor:
+        cursor.execute(_sql("failures"), {"since": now - DAY, "max_count": MAX_COUNT})
+        return [FailureCounts(reason, str(FAILURE_CLASSES.get(reason, "")), count) for reason, count in cursor]
 
 
 def silent_runners(now: datetime) -> dict[str, datetime]:

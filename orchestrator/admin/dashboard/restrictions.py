@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from django.db.models import Case, Q, Value, When
 
@@ -23,7 +24,7 @@ class Restrictions:
     """Rows behind the alerts. `limits` are pauses and throttles, those that affect all tenants first."""
 
     limits: list[Limit]
-    breakers: list[Breaker]
+    breakers: list[Any]  # with `is_probing`
     incidents: list[Incident]
     modes: list[IncidentMode]
 
@@ -32,7 +33,7 @@ def current_restrictions(now: datetime) -> Restrictions:
     """Read the active restrictions, at most MAX_ROWS of each kind."""
     all_tenants_first = Case(When(scope__in=(LimitScope.POOL, LimitScope.JOB_TYPE), then=Value(0)), default=Value(1))
     active = Limit.objects.filter(Q(until=None) | Q(until__gt=now), kind__in=TEMPORARY_KINDS)
-    breakers = Breaker.objects.exclude(state=BreakerState.CLOSED).order_by("opened_at")
+    breakers = Breaker.objects.exclude(state=BreakerState.CLOSED).with_probe().order_by("opened_at")
     incidents = Incident.objects.filter(resolved_at=None).order_by("opened_at")
     return Restrictions(
         list(active.order_by(all_tenants_first, "pk")[:MAX_ROWS]),
@@ -62,7 +63,7 @@ def restriction_alerts(restrictions: Restrictions, now: datetime) -> Iterator[tu
 
 def _breaker_alerts(restrictions: Restrictions, now: datetime) -> Iterator[tuple[str, str]]:
     for breaker in restrictions.breakers[:MAX_SINGLE_ALERTS]:
-        probe = "half-open, one probe job is running"
+        probe = f"half-open, {'one probe job is running' if breaker.is_probing else 'one job may start'}"
         if breaker.state == BreakerState.OPEN:
             probe = f"half-open {formatting.time_until(breaker.cool_until, now)}"
         text = f"Breaker open for {breaker.job_type} jobs of {breaker.org_slug}: too many failures; {probe}."

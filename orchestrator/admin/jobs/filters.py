@@ -5,6 +5,7 @@ from typing import Any, ClassVar, cast
 
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest
+from django.utils import timezone
 from unfold.contrib.filters.admin import DropdownFilter
 
 from orchestrator.admin.filters import (
@@ -35,6 +36,11 @@ _STATUSES = {
 TABS = list(_STATUSES)
 
 
+def only_failed(jobs: QuerySet[Job]) -> QuerySet[Job]:
+    """Select failed jobs in the terms of two indexes: by the status, and by the time of the end."""
+    return cast("JobQuerySet", jobs).with_status("failed").filter(state=JobState.FAILED)
+
+
 class StatusFilter(MultipleChoiceFilter):
     """Filters by status, with one name for both kinds of success."""
 
@@ -44,6 +50,8 @@ class StatusFilter(MultipleChoiceFilter):
 
     def queryset(self, _request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
         statuses = [stored for status in self.chosen for stored in _STATUSES[status]]
+        if self.chosen == ["failed"]:
+            return only_failed(queryset)
         return cast("JobQuerySet", queryset).with_status(*statuses) if statuses else queryset
 
 
@@ -78,7 +86,7 @@ class FailureReasonFilter(MultipleChoiceFilter):
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
         found = super().queryset(request, queryset)
-        return found if found is queryset else cast("JobQuerySet", found).with_status("failed")
+        return found if found is queryset else only_failed(found)
 
 
 class CancelFilter(DropdownFilter):
@@ -111,7 +119,8 @@ class FinishedFilter(DropdownFilter):
     def queryset(self, _request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
         if (hours := self.hours.get(self.value() or "")) is None:
             return queryset
-        return queryset.filter(finished_at__gte=ClockTimestamp() - timedelta(hours=hours))
+        # A value and no function: the planner then knows how many rows that are, and an index finds them.
+        return queryset.filter(finished_at__gte=timezone.now() - timedelta(hours=hours))
 
 
 class AttemptFilter(DropdownFilter):

@@ -3,6 +3,7 @@
 from typing import Any, ClassVar
 
 from django.contrib import admin, messages
+from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils import timezone
 from django.utils.safestring import SafeString
@@ -54,6 +55,9 @@ class BreakerAdmin(LargeTableAdmin):
     organization = formatting.value_column("org_slug", "Organization")
     type = formatting.value_column("job_type", "Job type")
 
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Breaker]:
+        return super().get_queryset(request).with_probe()
+
     def has_operate_permission(self, request: HttpRequest, _object_id: object = None) -> bool:
         return request.user.has_perm(OPERATE)
 
@@ -99,9 +103,9 @@ class BreakerAdmin(LargeTableAdmin):
         return formatting.with_timestamp(formatting.time_ago(breaker.opened_at, timezone.now()), breaker.opened_at)
 
     @display(description="Half-open")
-    def half_open(self, breaker: Breaker) -> SafeString | str:
+    def half_open(self, breaker: Any) -> SafeString | str:
         if breaker.state == BreakerState.HALF_OPEN:
-            return "probe job running"
+            return "probe job running" if breaker.is_probing else "one job may start"
         if breaker.state == BreakerState.CLOSED:
             return formatting.NO_VALUE
         return formatting.with_timestamp(formatting.time_until(breaker.cool_until, timezone.now()), breaker.cool_until)

@@ -17,7 +17,7 @@ from orchestrator.admin import formatting
 from orchestrator.admin.base import FixedOrderChangeList, LargeTableAdmin
 from orchestrator.admin.labels import stored_actor_label
 from orchestrator.models import QuotaOverview
-from orchestrator.selectors.quotas import QuotaUse, quota_uses, read_use
+from orchestrator.selectors.quotas import MAX_WAITING, QuotaUse, quota_uses, read_use, waiting_counts
 from runtime_jobs.models import Organization
 from runtime_jobs.specs import JOB_TYPES
 
@@ -34,8 +34,10 @@ class QuotaUseChangeList(FixedOrderChangeList):
         started: Counter[str] = Counter()
         for starts in read_use(slugs, timezone.now() - DAY):
             started[starts.org_slug] += starts.started
+        waiting = waiting_counts(slugs)
         for organization, use in zip(page, quota_uses([(slug, ALL_TYPES) for slug in slugs]), strict=True):
             organization.use, organization.started_last_day = use, started[organization.slug]
+            organization.waiting = waiting[organization.slug]
         self.result_list = page
 
 
@@ -43,10 +45,11 @@ class QuotaUseChangeList(FixedOrderChangeList):
 class QuotaAdmin(LargeTableAdmin):
     """Displays quotas. They are changed on the page of the organization, or by the API."""
 
-    list_display = ["identifier", "running", "starts", "emergencies", "next_start", "last_day", "setter"]
+    list_display = ["identifier", "queued", "running", "starts", "emergencies", "next_start", "last_day", "setter"]
     search_fields = ["slug__startswith"]
     search_help_text = "Organization (prefix)"
     ordering = ["-id"]
+    list_select_related = ["plan"]
     fields = ["organization"]
     identifier = formatting.value_column("slug", "Organization")
     change_form_outer_before_template = "admin/quotas.html"
@@ -64,12 +67,18 @@ class QuotaAdmin(LargeTableAdmin):
     def render_change_form(
         self, request: HttpRequest, context: dict[str, Any], *args: Any, obj: Any = None, **kwargs: Any
     ) -> HttpResponse:
-        quotas = _quotas_of(obj) if obj is not None else []
-        return super().render_change_form(request, context | {"quotas": quotas}, *args, obj=obj, **kwargs)
+        if obj is not None:
+            context["quotas"] = _quotas_of(obj)
+            context["queued"] = _queued(obj, waiting_counts([obj.slug])[obj.slug])
+        return super().render_change_form(request, context, *args, obj=obj, **kwargs)
 
     @display(description="Limits")
     def organization(self, organization: QuotaOverview) -> SafeString:
         return formatting.link(formatting.change_url(Organization, organization.pk), "Set limits")
+
+    @display(description="Queued")
+    def queued(self, organization: Any) -> str:
+        return _queued(organization, organization.waiting)
 
     @display(description="Running")
     def running(self, organization: Any) -> str:
@@ -116,9 +125,15 @@ def _quotas_of(organization: Organization) -> list[dict[str, object]]:
     ]
 
 
+def _queued(organization: Any, waiting: int) -> str:
+    limit = organization.plan.max_queued
+    shown = f"{waiting:,}" if waiting <= MAX_WAITING else f"{MAX_WAITING:,}+"
+    return f"{shown} of {limit:,}" if limit is not None else f"{shown}, no limit"
+
+
 def _running(use: QuotaUse) -> str:
     limit = use.quota.concurrency
-    return f"{use.active:,} of {limit.max_active:,}" if limit else f"{use.active:,}"
+    return f"{use.active:,} of {limit.max_active:,}" if limit else f"{use.active:,}, no limit"
 
 
 def _starts(use: QuotaUse) -> str:
@@ -126,7 +141,7 @@ def _starts(use: QuotaUse) -> str:
     return (
         f"{use.started_last_hour:,} of {rate.per_hour:,}, burst {rate.burst:,}"
         if rate
-        else f"{use.started_last_hour:,}"
+        else f"{use.started_last_hour:,}, no limit"
     )
 
 

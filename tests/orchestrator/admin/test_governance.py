@@ -11,7 +11,7 @@ from django.utils import timezone
 from orchestrator import services
 from orchestrator.admin.dashboard.alerts import current_alerts, read_state
 from orchestrator.models import Incident, IncidentMode, QuotaOverview, Webhook
-from runtime_jobs.models import Organization
+from runtime_jobs.models import Organization, Plan
 from runtime_jobs.states import FailureReason
 from tests.factories import ALICE, OPERATOR, OrganizationFactory, ProjectFactory, WorkerFactory, claimed, submitted
 from tests.orchestrator.admin.conftest import client_of, person
@@ -46,8 +46,13 @@ class TestQuotas:
             submitted(organization.projects.get())
         claimed()
         page = text_of(olga.get(address(QuotaOverview, "changelist")))
-        for expected in ("1 of 5", "1 of 60, burst 1", "at most 2", "operator olga"):
+        for expected in ("1 of 5", "1 of 60, burst 1", "at most 2", "operator olga", "1 of 10,000"):
             assert expected in page, expected
+        Plan.objects.update(max_queued=None)
+        assert "1, no limit" in text_of(olga.get(address(QuotaOverview, "changelist")))
+        Plan.objects.update(max_queued=50)
+        assert "1 of 50" in text_of(olga.get(address(QuotaOverview, "changelist")))
+        assert "Queued jobs: 1 of 50." in text_of(olga.get(address(QuotaOverview, "change", organization.pk)))
         assert re.search(r"in \d+ (s|min)", page), "the next start"
 
     def test_the_page_has_each_job_type(self, olga, organization):

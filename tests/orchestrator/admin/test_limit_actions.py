@@ -273,6 +273,18 @@ def breaker(db) -> Breaker:
 
 
 class TestBreakers:
+    def test_a_half_open_one_says_whether_a_job_tests_it(self, olga, breaker):
+        Breaker.objects.update(cool_until=database_now())
+        services.evaluate_breaker(org_slug="sandtrace", job_type="runtime")
+        for running, words in ((False, "one job may start"), (True, "probe job")):
+            if running:
+                submitted(Project.objects.get())
+                claimed()
+            for page in (address(Breaker, "changelist"), address(Breaker, "change", breaker.pk), "/admin/"):
+                text = text_of(olga.get(page))
+                assert words in text, page
+                assert ("probe job" in text) == running, page
+
     def test_an_open_one_is_shown_and_reset(self, olga, breaker):
         page = text_of(olga.get(address(Breaker, "changelist")))
         assert "sandtrace" in page
