@@ -131,7 +131,7 @@ class UploadPack:
 
     @property
     def message(self) -> str:
-        """Return what git has printed about its end, in one line and without the path of the mirror."""
+        """Return the end of git's messages in one line, without the path of the mirror."""
         return readable_message(self._message, [(str(self._mirror), "the mirror")])
 
     def kill(self) -> None:

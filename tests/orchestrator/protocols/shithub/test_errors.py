@@ -59,6 +59,13 @@ def test_a_token_in_the_query_is_refused():
     error_of(call("/api/v1/jobs/1/status?token=rto_api_" + "a" * 43), 400)
 
 
+def test_a_compressed_body_is_400_and_the_header_is_named(runner):
+    """The contract has no 415."""
+    headers = {"Authorization": f"Bearer {runner.client.registration}", "Content-Encoding": "gzip"}
+    answer = Client().generic("POST", OURS[1].rstrip("/"), b"x", content_type="application/json", headers=headers)
+    assert error_of(answer, 400) == "Content-Encoding: 'gzip' is not supported. Send the body without compression."
+
+
 def test_the_challenge_of_other_protocols_is_not_sent_to_runners():
     from orchestrator.http.asgi.body_limit import unauthenticated  # noqa: PLC0415
     from orchestrator.protocols.shithub.errors import error_response  # noqa: PLC0415
