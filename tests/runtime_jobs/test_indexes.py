@@ -226,6 +226,17 @@ def test_the_limits_that_block_jobs_are_found_by_an_index():
     assert "limits_waited_for" in plan(f"SELECT id {query}")
 
 
+def test_no_index_by_the_start_is_needed(filled):
+    """Document 004 lists `{tenant, status, startedAt}`. No call filters or sorts by the start, and running jobs are few."""
+    from orchestrator.protocols.stella.jobs.filters import OrchestrationJobFilters  # noqa: PLC0415 - reads the settings
+
+    assert [name for name in OrchestrationJobFilters.base_filters if "start" in name.lower()] == []
+    running = Job.objects.of_organizations(["org-7"]).with_status("running")
+    shown = plan(running.filter(started_at__gt=timezone.now() - timedelta(days=1)).order_by("started_at")[:50])
+    assert "jobs_held" in shown
+    assert "Seq Scan" not in shown
+
+
 def by_time(**times):
     """Return the query of the API's list of jobs of a project, org-7/project-3."""
     values = {name: value.isoformat() for name, value in times.items()}
