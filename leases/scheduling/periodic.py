@@ -1,5 +1,7 @@
 """Periodic work on lanes and queues, called by the scheduler process (and by a claim that finds something due)."""
 
+from math import inf
+
 from django.db import connection
 
 # Pools with a job to serve in which the rate of the pool, or of the job type, lets one start. Rates of organizations
@@ -15,11 +17,23 @@ SELECT pg_notify('lanes', pool) FROM (
        AND bucket_tokens_v1(m.per_hour, m.burst, m.spent_until) > 0
        AND NOT EXISTS (SELECT FROM lane_limits paused WHERE paused.scope = m.scope AND paused.org_slug = ''
                           AND paused.key = m.key AND paused.kind = 'pause')) AS open"""
+_NEXT_DUE = """
+SELECT extract(epoch FROM least((SELECT min(eligible_at) FROM lanes WHERE eligible_at IS NOT NULL),
+                                (SELECT min(eligible_at) FROM lane_queues WHERE eligible_at IS NOT NULL))
+                          - clock_timestamp())::float8"""
 
 
 def activate_due(*, limit: int = 200) -> int:
     """Activate up to `limit` lanes and queues each that were blocked until a time that has come; return how many."""
     return _call("SELECT activate_due_queues_v1(%s)", limit)
+
+
+def seconds_to_next_due() -> float:
+    """Return the seconds until the next lane or queue is due, by the time of the database; infinite without one."""
+    with connection.cursor() as cursor:
+        cursor.execute(_NEXT_DUE)
+        (seconds,) = cursor.fetchone()
+    return inf if seconds is None else float(seconds)
 
 
 def apply_aging(*, limit: int = 500) -> int:

@@ -9,11 +9,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 from typing import Any
 
 from django.conf import settings
 from django.db import connection
 
+from leases.scheduling import periodic
 from leases.scheduling.pruning import IdlePruner
 from orchestrator.maintenance import counters, leases, queues
 from orchestrator.maintenance.background import DailyCollector, ResultReader, collect_outputs, collect_registry
@@ -29,6 +31,7 @@ from runtime_jobs.db_errors import is_connection_lost, log_level_of
 log = logging.getLogger(__name__)
 
 SLOW_EVERY = 10  # rounds
+MIN_PAUSE = 0.05  # between two looks at what is due
 BEAT_SECONDS = 1.0  # between two beats, also within a long round and between two rounds
 STOP_SECONDS = 5.0  # at the end a result that is being read has this long
 YIELD_SECONDS = 5.0  # a stand-by has this long to take over from a leader whose task fails
@@ -93,6 +96,7 @@ class Scheduler:
         self._failed_runs = dict.fromkeys(self._rows, 0)
         self._failed_runs_to_yield = FAILED_RUNS_TO_YIELD
         self._beat_due = 0.0
+        self._due_at = inf  # when the next queue is due
         self._may_lead_from = 0.0
 
     def run(self, *, once: bool = False) -> None:
@@ -175,12 +179,26 @@ class Scheduler:
             self._beat_due = time.monotonic() + BEAT_SECONDS
 
     def _wait(self) -> None:
-        """Wait for the next round; a leader writes its beat meanwhile, however long the period is."""
+        """Wait for the next round; a leader writes its beat meanwhile, and unblocks the queues that become due."""
         end = time.monotonic() + self.period * random.uniform(0.8, 1.2)  # noqa: S311 jitter
+        self._guarded(self._look_for_due)
         while not self.stopping.is_set() and (left := end - time.monotonic()) > 0:
-            self.stopping.wait(min(left, BEAT_SECONDS))
+            until_due = max(MIN_PAUSE, self._due_at - time.monotonic())
+            self.stopping.wait(min(left, BEAT_SECONDS, until_due))
             if self.leadership.term is not None:
                 self._guarded(self._beat_if_due)
+                self._guarded(self._activate_due)
+
+    def _look_for_due(self) -> None:
+        self._due_at = inf
+        if self.leadership.term is not None:
+            self._due_at = time.monotonic() + periodic.seconds_to_next_due()
+
+    def _activate_due(self) -> None:
+        """Unblock what is due now: `nextEligibleAt` of its jobs has come."""
+        if time.monotonic() >= self._due_at:
+            periodic.activate_due()
+            self._look_for_due()
 
     def _guarded(self, step: Callable[[], Any]) -> None:
         """Nothing that a round raises ends the process. A session in which something failed is closed for good."""

@@ -31,6 +31,7 @@ MAX_CADENCE_SECONDS: Final = 300
 
 # Members of a payload. Others are kept for the worker.
 ID, VERSION, HASH, INPUTS, CADENCE = "packId", "packVersion", "planHash", "inputs", "heartbeatCadence"
+DETECTION_SECONDS: Final = 2  # at least as long as the scheduler needs to find a lease that has expired
 _OMITTED: Final[dict[str, Any]] = {"working_directory": ".", "environment": {}, "artifacts": [], "inputs": {}}
 _NO_VALUE: Final = object()
 
@@ -135,9 +136,14 @@ def runnable_plan(plan: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def heartbeat_terms(spec: PayloadSpec) -> dict[str, int]:
-    """Return the durations that a pack run names itself: its lease lasts two of its heartbeats (section 5.2)."""
+    """Return the durations that a pack run names itself: a dead worker is detected within two heartbeats (section 5.2).
+
+    The lease is shorter than that by the longest wait for a round of the scheduler.
+    """
     seconds = _cadence(spec.payload)
-    return {} if seconds is None else {"heartbeat_interval_seconds": seconds, "lease_ttl_seconds": 2 * seconds}
+    if seconds is None:
+        return {}
+    return {"heartbeat_interval_seconds": seconds, "lease_ttl_seconds": 2 * seconds - DETECTION_SECONDS}
 
 
 def serialize_pack_for_lease(job: Job, confined: dict[str, Any]) -> dict[str, Any]:

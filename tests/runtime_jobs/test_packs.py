@@ -119,8 +119,8 @@ def test_the_plan_is_no_part_of_the_digest_and_stays_with_the_job():
 @pytest.mark.parametrize(
     ("cadence", "terms"),
     [
-        (10, {"heartbeat_interval_seconds": 10, "lease_ttl_seconds": 20}),
-        (300, {"heartbeat_interval_seconds": 300, "lease_ttl_seconds": 600}),
+        (10, {"heartbeat_interval_seconds": 10, "lease_ttl_seconds": 18}),
+        (300, {"heartbeat_interval_seconds": 300, "lease_ttl_seconds": 598}),
         (None, {}),
         ("30", {}),
     ],

@@ -1,5 +1,6 @@
 """Failures of a row or a task do not end the round or the process of the scheduler."""
 
+import time
 from datetime import timedelta
 
 import pytest
@@ -14,7 +15,7 @@ from psycopg.errors import (
 )
 
 from config.databases import TIMEOUTS
-from leases.models import Lease, Limit, LimitScope
+from leases.models import Lane, LaneQueue, Lease, Limit, LimitScope
 from leases.scheduling import periodic
 from leases.scheduling.limits import LimitTarget
 from leases.states import OPEN
@@ -339,3 +340,23 @@ def test_a_takeover_that_would_come_too_late_is_refused(settings, takeover, code
 def test_a_statement_that_hangs_ends_before_a_standby_takes_over(settings):
     seconds = float(TIMEOUTS["clock"]["statement_timeout"].removesuffix("s"))
     assert seconds < settings.CLOCK_TAKEOVER_SECONDS
+
+
+def test_a_queue_that_becomes_due_between_two_rounds_is_unblocked_at_its_time(monkeypatch):
+    """`nextEligibleAt` of its jobs; before, they waited for the next round."""
+    submitted()
+    scheduler, original = Scheduler(period=30, tasks=()), periodic.activate_due
+
+    def activate():
+        original()
+        scheduler.stopping.set()
+
+    monkeypatch.setattr(periodic, "activate_due", activate)
+    assert scheduler.round()
+    for model in (Lane, LaneQueue):  # the later one is not due before the end of the test
+        model.objects.update(eligible_at=database_now() + timedelta(seconds=0.5 if model is LaneQueue else 60))
+    began = time.monotonic()
+    scheduler._wait()
+    assert 0.4 < time.monotonic() - began < 15
+    assert LaneQueue.objects.get().eligible_at is None
+    assert Lane.objects.get().eligible_at is not None

@@ -122,7 +122,7 @@ def test_a_silent_worker_is_found_within_two_heartbeats(project, pack):
     found = claimed(job_types=("pack-run",))
     lease = {"lease_ulid": found.lease.lease_ulid, "worker": found.lease.worker}
     last = services.renew(**lease, now=database_now() + timedelta(seconds=5)).now
-    assert services.expire(job_ulid=job.job_ulid, now=last + timedelta(seconds=19.9)) is None
-    assert services.expire(job_ulid=job.job_ulid, now=last + timedelta(seconds=20)).state == "failed"
+    assert services.expire(job_ulid=job.job_ulid, now=last + timedelta(seconds=17.9)) is None
+    assert services.expire(job_ulid=job.job_ulid, now=last + timedelta(seconds=18)).state == "failed"
     with pytest.raises(StaleLease):
         services.renew(**lease)
