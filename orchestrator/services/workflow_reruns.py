@@ -64,6 +64,8 @@ def rerun_workflow(
 ) -> WorkflowRunOutcome:
     """Start a new run of the same file at the same commit, with the same event.
 
+    It waits for an approval if the old run needed one and never got it.
+
     The transaction is that of `start_workflow_run`. A run that has ended does not change any more, so what is read
     here before it is still true there.
 
@@ -103,6 +105,8 @@ def rerun_workflow(
         correlation_id=request.correlation_id,
         source_address=request.source_address,
         from_fork=run.from_fork,
+        # An approval is for a commit, so it holds for each later run of it. A refusal is the cancel of a waiting run.
+        needs_approval=run.needs_approval and run.approved_at is None,
         parent=run,
         job_keys=keys,
         carried=carried,

@@ -57,6 +57,24 @@ def test_an_open_run_is_not_rerun():
     assert rerun(run).run_index == 2
 
 
+def test_the_rerun_of_a_fork_s_run_that_nobody_approved_waits_for_an_approval():
+    """A cancel is a refusal: a program that reruns canceled runs must not execute what nobody has read."""
+    run, runner = started(JOBS, from_fork=True, needs_approval=True), Runner()
+    services.cancel_batch(batch_ulid=run.batch.batch_ulid, actor=ALICE, deadline_seconds=30)
+    again = rerun(run)
+    assert (again.hold, again.needs_approval, again.from_fork) == ("approval", True, True)
+    assert runner.claim() is None
+    services.cancel_batch(batch_ulid=again.batch.batch_ulid, actor=ALICE, deadline_seconds=30)
+    third = rerun(again, scope=RerunScope.FAILED)
+    assert third.hold == "approval"
+    services.approve_workflow_run(run_id=third.pk, actor=ALICE)
+    assert sorted(runner.run_all(test="failure")) == ["build", "lint", "notify", "test"]
+    fourth = rerun(third)  # the same commit was approved
+    assert (fourth.hold, fourth.from_fork) == ("", True)
+    assert sorted(runner.run_all()) == sorted(JOBS)
+    assert rerun(fourth).hold == ""
+
+
 def test_failed_jobs_are_rerun_with_those_that_need_them():
     run, runner = started(JOBS), Runner()
     assert runner.run_all(test="failure") == ["build", "lint", "test", "notify"]
