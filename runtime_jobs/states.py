@@ -70,8 +70,13 @@ STATUS_WITHOUT_INGEST: dict[str, str] = {JobState.SUCCEEDED: "succeeded"}
 
 # The causes of a job. Clients may name the first two. Pushes arrive by a webhook only. The last two start workflow
 # runs.
-CLIENT_TRIGGERS = ("manual", "pull_request")
+MANUAL, PULL_REQUEST = CLIENT_TRIGGERS = ("manual", "pull_request")
 TRIGGER_KINDS = (*CLIENT_TRIGGERS, "push", "schedule", "workflow_dispatch")
+
+
+def trigger_of_rerun(kind: str) -> str:
+    """Return the cause of a rerun. The code of a pull request stays that of a stranger, whoever runs it again."""
+    return PULL_REQUEST if kind == PULL_REQUEST else MANUAL
 
 
 def can_transition(source: str | None, target: str) -> bool:

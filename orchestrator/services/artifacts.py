@@ -22,6 +22,7 @@ from runtime_jobs.events import Actor
 from runtime_jobs.identifiers import new_artifact_id
 from runtime_jobs.models import CacheEntry, Job, Project, StorageUsage, StoredArtifact
 from runtime_jobs.models.artifacts import MAX_ARTIFACT_NAME_LENGTH, StoredObject
+from runtime_jobs.states import PULL_REQUEST
 from workers.models import Worker
 
 UPLOAD_TIME: Final = timedelta(minutes=15)  # the validity of an address for an upload (contract 2.6)
@@ -29,6 +30,8 @@ MAX_WORKFLOW_NAME_LENGTH: Final = 100
 MAX_BOUND_ARTIFACTS: Final = 200  # an event is read by every feed, so it stays small
 _WORKFLOW_NAME: Final = re.compile(r"(?!\.\.)[A-Za-z0-9._-]{1,100}")
 _TOUCH_AFTER: Final = timedelta(hours=1)
+_OWN_REFS: Final = ("refs/heads/", "refs/tags/")
+_FOREIGN_REFS: Final = ("refs/", "pull/", "merge-requests/")  # git completes a name to `refs/NAME` too
 
 StoredT = TypeVar("StoredT", bound=StoredObject)
 
@@ -197,8 +200,14 @@ def find_cache_entry(
 
 
 def cache_scope(job: Job) -> str:
-    """Return the scope of the cache entries of a job: the ref of a pull request, else empty."""
-    if job.trigger_kind != "pull_request" and job.pull_request_number is None:
+    """Return the scope of the cache entries of a job: the ref of a pull request, else empty.
+
+    A client may submit a pull request as `manual` and without its number, so every ref that is neither a branch nor a
+    tag counts as one.
+    """
+    ref = job.git_ref or ""
+    is_own = ref.startswith(_OWN_REFS) or not ref.startswith(_FOREIGN_REFS)
+    if is_own and job.trigger_kind != PULL_REQUEST and job.pull_request_number is None:
         return ""
     return f"{job.git_ref or ''}#{job.pull_request_number or ''}"[:255]
 

@@ -20,7 +20,7 @@ from runtime_jobs.events import Actor
 from runtime_jobs.models import Batch, Job, WorkflowRun
 from runtime_jobs.specs import ACTIONS, JOB_TYPES, JobPolicy, JobSpec, RepositorySource
 from runtime_jobs.specs.actions import is_skipped
-from runtime_jobs.states import FINAL_STATES, CancelReason, JobState
+from runtime_jobs.states import FINAL_STATES, CancelReason, JobState, trigger_of_rerun
 
 MAX_JOBS = 64
 OPTIONAL = "optional"  # the key in a batch's details of the roots of jobs that may fail
@@ -316,7 +316,7 @@ def _resubmission(batch: Batch, actor: Actor) -> BatchSubmission:
         org_slug=batch.org_slug,
         project_slug=batch.project_slug,
         source=None,
-        trigger_kind="manual",
+        trigger_kind=trigger_of_rerun(batch.trigger_kind),
         trigger_actor=actor.name[:200],
         correlation_id=batch.correlation_id,
         source_address=None,

@@ -20,7 +20,7 @@ from orchestrator.services.artifacts import UPLOAD_TIME, cache_scope, validate_p
 from orchestrator.services.unit_of_work import UnitOfWork
 from runtime_jobs.errors import NotFound, ResourceConflict, StorageQuotaExceeded, UploadMismatch
 from runtime_jobs.models import CacheEntry, MaskSnapshot, Plan, Project, StorageUsage, StoredArtifact
-from tests.factories import OrganizationFactory, ProjectFactory, WorkerFactory, claimed, submitted_steps
+from tests.factories import OrganizationFactory, ProjectFactory, WorkerFactory, claimed, source, submitted_steps
 from tests.workflow_jobs import claimed_workflow_job
 
 pytestmark = pytest.mark.django_db
@@ -218,6 +218,18 @@ class TestCaches:
         branch.job.pull_request_number = 8
         branch.job.save(update_fields=["pull_request_number"])
         assert restore(branch, other_worker, key="poisoned") is None
+
+    def test_a_job_is_of_a_pull_request_by_its_ref_too(self, folder):
+        """A client submits it as `manual`: the CI of a repository that starts runs for pull requests itself."""
+        project = ProjectFactory()
+        for ref in ("refs/pull/7/head", "pull/7/merge", "refs/merge-requests/3/head", "refs/changes/01/1/2"):
+            stranger, worker = holder(project, source=source(ref=ref, pull_request_number=None))
+            send(begin_cache(stranger, worker, key=f"of {ref}"))
+            assert restore(stranger, worker, key=f"of {ref}") is not None
+        for ref in ("refs/heads/main", "main", "refs/tags/v1", "refs/heads/pull/7", "pull-to-refresh", None):
+            own, worker = holder(project, source=source(ref=ref, pull_request_number=None))
+            assert cache_scope(own.job) == ""
+            assert restore(own, worker, key="of", restore_keys=["of "]) is None, ref
 
 
 class TestDeletion:

@@ -245,6 +245,13 @@ def test_a_rerun_is_admitted_by_todays_rules():
         rerun(Batch(batch_ulid="rtb_none"))
 
 
+def test_the_rerun_of_a_pull_request_is_one():
+    project = ProjectFactory()
+    for kind, expected in {"push": "manual", "pull_request": "pull_request"}.items():
+        again = rerun(submitted(project, steps_spec(), trigger_kind=kind).batch).batch
+        assert {again.trigger_kind, again.jobs.get().trigger_kind} == {expected}
+
+
 def test_a_rerun_keeps_what_is_optional():
     batch = submitted(None, steps_spec(), required=False).batch
     again = rerun(batch).batch

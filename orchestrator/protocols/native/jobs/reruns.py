@@ -21,6 +21,7 @@ from runtime_jobs.errors import NotRetryable
 from runtime_jobs.models import Job
 from runtime_jobs.priorities import PRIORITIES
 from runtime_jobs.specs import JOB_TYPES, JobSpec, configured_policy
+from runtime_jobs.states import trigger_of_rerun
 
 MAX_PATHS: Final = 100
 
@@ -49,7 +50,7 @@ def rerun(call: ApiCall, original: Job) -> ApiAnswer:
             org_slug=original.org_slug,
             project_slug=original.project_slug,
             spec=spec,
-            trigger_kind="manual",
+            trigger_kind=trigger_of_rerun(original.trigger_kind),
             trigger_actor=client_of(call).actor.name,
             correlation_id=call.context.correlation_id,
             source_address=call.address,

@@ -2,6 +2,7 @@
 
 import pytest
 
+from orchestrator.services.artifacts import cache_scope
 from runtime_jobs.models import Job, JobEvent, Plan
 from tests.api_client import Caller, refused
 from tests.factories import (
@@ -74,6 +75,16 @@ def test_without_a_patch_nothing_differs(alice):
     job = submit(alice)
     new = created(rerun(alice, job))
     assert (new["changed_paths"], new["spec"]) == ([], job["spec"])
+
+
+def test_the_rerun_of_a_job_of_a_pull_request_is_one(alice):
+    """Otherwise it could save its stranger's files in the cache of the project."""
+    job = submit(alice, trigger={"kind": "pull_request", "actor": "maria"})
+    new = created(rerun(alice, job, {"spec": {"source": {"pull_request_number": None}}}))
+    assert new["trigger"]["kind"] == "pull_request"
+    assert cache_scope(Job.objects.get(job_ulid=new["job_id"])) == "refs/heads/main#"
+    assert created(rerun(alice, new))["trigger"]["kind"] == "pull_request"
+    assert created(rerun(alice, submit(alice)))["trigger"]["kind"] == "manual"
 
 
 def test_jobs_of_all_states_and_all_types_that_clients_submit(alice):
