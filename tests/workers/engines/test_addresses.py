@@ -70,6 +70,7 @@ def test_a_pattern_covers_what_it_says(pattern, wanted, verdict):
         "240.0.0.1", "255.255.255.255", "168.63.129.16", "192.0.0.192", "::", "::1", "::ffff:8.8.8.8", "::ffff:127.0.0.1", "::8.8.8.8",
         "64:ff9b::7f00:1", "64:ff9b:1::1", "2002:7f00:1::", "2001:0:1::1", "2001:db8::1", "fc00::1", "fd00:ec2::254",
         "fe80::1", "fe80::1%lo", "fec0::1", "ff02::1", "not an address", "8.8.8.8.8", "",
+        "3fff::1", "192.88.99.1", "2606:4700::5efe:a00:1", "2606:4700::200:5efe:808:808", "64:ff9b::808:808", "::ffff:0:7f00:1",
     ],
 )  # fmt: skip
 def test_what_is_not_the_open_internet_is_refused(address):

@@ -14,8 +14,8 @@ _NAME = re.compile(r"(?=.{1,253}$)[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?(\.[a-z0-
 _AUTHORITY = re.compile(r"(?:\[([0-9a-fA-F:.]+)\]|([^\[\]:/@\s]+)):(\d{1,5})")
 _PATTERN = re.compile(r"(?:\[(?P<six>[0-9a-fA-F:.]+)\]|(?P<name>[^\[\]:]+))(?::(?P<port>\d{1,5}))?")
 
-# Forms that carry a second, hidden IPv4 address, and control ports of clouds with a public number. Python counts most
-# of 192.0.0.0/24 as global, also the metadata service of one cloud (192.0.0.192).
+# Forms that carry a second, hidden IPv4 address, relays to them, examples for documents, control ports of clouds with a
+# public number. Python counts most of 192.0.0.0/24 as global, also the metadata service of one cloud (192.0.0.192).
 _FORBIDDEN = tuple(
     ipaddress.ip_network(network)
     for network in (
@@ -24,10 +24,13 @@ _FORBIDDEN = tuple(
         "2002::/16",
         "2001::/32",
         "::/96",
+        "3fff::/20",
+        "192.88.99.0/24",
         "168.63.129.16/32",
         "192.0.0.0/24",
     )
 )
+_ISATAP, _NOT_LOCAL_BIT = 0x0000_5EFE, 0xFDFF_FFFF  # of an interface, before the IPv4 address (RFC 5214)
 
 
 @dataclass(frozen=True)
@@ -81,7 +84,9 @@ def is_public(text: str) -> bool:
     address = _literal(text.partition("%")[0])
     if address is None or not address.is_global or address.is_multicast or address.is_reserved:
         return False
-    if isinstance(address, ipaddress.IPv6Address) and (address.ipv4_mapped or address.is_site_local):
+    if isinstance(address, ipaddress.IPv6Address) and (
+        address.ipv4_mapped or address.is_site_local or int(address) >> 32 & _NOT_LOCAL_BIT == _ISATAP
+    ):
         return False
     if any(address.version == network.version and address in network for network in _FORBIDDEN):
         return False
