@@ -205,6 +205,13 @@ def test_a_commit_of_a_fork_is_not_started_as_one_of_a_branch(alice, repository,
         problem = problem_of(alice.post("/v1/batches", body(commit=fork, **event)))
         assert (problem["code"], list(problem["errors"])) == ("invalid", ["commit"])
         assert "in the history of refs/heads/main" in problem["errors"]["commit"][0]
+    for ref in (
+        f"refs/orchestrator/commits/{fork}",
+        fork,
+        "refs/pull/7/head",
+        "refs/heads/main/../../orchestrator/commits",
+    ):
+        assert list(problem_of(alice.post("/v1/batches", body(ref=ref)))["errors"]) == ["ref"]
     assert not Batch.objects.exists()
 
 
