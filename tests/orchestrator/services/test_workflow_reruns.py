@@ -58,7 +58,7 @@ def test_an_open_run_is_not_rerun():
 
 
 def test_the_rerun_of_a_fork_s_run_that_nobody_approved_waits_for_an_approval():
-    """A cancel is a refusal: a program that reruns canceled runs must not execute what nobody has read."""
+    """A cancel is a refusal: a program that reruns canceled runs must not execute unread code."""
     run, runner = started(JOBS, from_fork=True, needs_approval=True), Runner()
     services.cancel_batch(batch_ulid=run.batch.batch_ulid, actor=ALICE, deadline_seconds=30)
     again = rerun(run)

@@ -1,14 +1,18 @@
 """Tests the identity of a client before its request is authenticated."""
 
+import io
+
 import pytest
 from django.contrib.auth import login
 from django.contrib.auth.models import AnonymousUser, User
+from django.core.handlers.asgi import ASGIRequest
 from django.http import HttpRequest
 from django.utils.functional import SimpleLazyObject
 
 from orchestrator.http.api.calls import IdentifiedTokens
 from orchestrator.http.asgi.client_identity import MAX_REMEMBERED, ClientIdentities, identify_tokens
 from orchestrator.http.auth.principals import ClientPrincipal, WorkerPrincipal
+from orchestrator.http.client_ip import client_address
 from runtime_jobs.events import Actor
 from workers.models import Worker
 
@@ -179,6 +183,18 @@ def test_the_operator_names_the_header_of_the_proxy(settings):
     settings.BEHIND_PROXY, settings.CLIENT_ADDRESS_HEADER = True, "Fly-Client-IP"
     headers = [(b"x-forwarded-for", b"198.51.100.1"), (b"fly-client-ip", b"198.51.100.2")]
     assert ClientIdentities().identify(scope(*headers)) == "198.51.100.2"
+
+
+def test_a_header_with_underscores_is_not_the_one_of_the_proxy(settings):
+    """A proxy replaces the header that it knows. Django before 5.2.13 took the other one for the same."""
+    settings.BEHIND_PROXY, settings.SECURE_PROXY_SSL_HEADER = True, ("HTTP_X_FORWARDED_PROTO", "https")
+    invented = [(b"x_forwarded_for", b"9.9.9.9"), (b"x_forwarded_proto", b"https")]
+    for own, address in (([(b"x-forwarded-for", b"198.51.100.1")], "198.51.100.1"), ([], ADDRESS)):
+        for headers in (own + invented, invented + own):
+            sent = scope(*headers) | {"type": "http", "method": "GET", "path": "/", "scheme": "http"}
+            request = ASGIRequest(sent, io.BytesIO())
+            assert {client_address(request), ClientIdentities().identify(sent)} == {address}
+            assert not request.is_secure()
 
 
 def test_the_memory_is_bounded():
