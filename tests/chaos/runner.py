@@ -396,7 +396,7 @@ class ChaosRun:
         return self.postgres.ask(question, self._part(fault).name, struck_at) is not None
 
     def _worker_is_ready(self, _fault: Fault, struck_at: datetime) -> bool:
-        """It claims again: a claim says that it is ready."""
+        """Return whether it claims again: a claim says that it is ready."""
         question = "SELECT 1 FROM workers_worker WHERE slug = %s AND unready_reason = '' AND last_seen_at > %s"
         return self.small is not None and self.postgres.ask(question, self.small.name, struck_at) is not None
 

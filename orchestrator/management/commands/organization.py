@@ -10,7 +10,7 @@ from runtime_jobs.models import Organization, Plan
 class Command(AddCommand):
     """Creates an organization."""
 
-    help = "Creates organizations."
+    help = "Creates organizations, each with a plan and its features"
     resource = "organization"
 
     def add_fields(self, parser: ArgumentParser) -> None:
