@@ -107,6 +107,15 @@ class IdempotentRequest:
         return row.result_id
 
 
+def key_of(result_id: str) -> str | None:
+    """Return the key that is bound to this result, or None: it had none, or retention has deleted it.
+
+    Args:
+        result_id: The id of a job. Callers must have checked that the client may see the job.
+    """
+    return next(iter(IdempotencyKey.objects.filter(result_id=result_id).values_list("key", flat=True)[:1]), None)
+
+
 @contextmanager
 def replays_before_refusals(uow: UnitOfWork) -> Iterator[None]:
     """Let no optimistic attempt with a key refuse a request: the key may be bound, and a repetition is not refused.

@@ -1,5 +1,6 @@
 """Idempotency keys: a repeated request returns the first answer."""
 
+from django.contrib.postgres.indexes import HashIndex
 from django.db import models
 
 
@@ -18,8 +19,14 @@ class IdempotencyKey(models.Model):
         constraints = [
             models.UniqueConstraint(fields=["principal", "operation", "key"], name="one_use_of_an_idempotency_key")
         ]
-        # For retention, which deletes old keys.
-        indexes = [models.Index(fields=["created_at"], name="idempotency_keys_by_age")]
+        indexes = [
+            # For retention, which deletes old keys.
+            models.Index(fields=["created_at"], name="idempotency_keys_by_age"),
+            # For the lists of jobs, which filter by a key that any client of the organization has sent.
+            models.Index(fields=["key"], name="idempotency_keys_by_key"),
+            # For the key of a job. A B-tree has no room for the results of a bulk submit.
+            HashIndex(fields=["result_id"], name="idempotency_keys_by_result"),
+        ]
 
     def __str__(self) -> str:
         return f"{self.operation} {self.key}"

@@ -16,6 +16,7 @@ from django.db.models.fields.json import KT
 from runtime_jobs.db_functions import PlannerOpaqueValue
 from runtime_jobs.identifiers import ID_LENGTH, new_job_id
 from runtime_jobs.models.batches import Batch
+from runtime_jobs.models.idempotency import IdempotencyKey
 from runtime_jobs.states import (
     FINAL_STATES,
     LEASED_STATES,
@@ -73,6 +74,15 @@ class JobQuerySet(models.QuerySet["Job"]):
         if len(slugs) == 1:
             return self.filter(org_slug=PlannerOpaqueValue(Value(slugs[0])))
         return self.filter(org_slug__in=slugs)
+
+    def of_idempotency_key(self, key: str, name: str = "job_ulid") -> JobQuerySet:
+        """Filter by the key of the submit, while it is kept.
+
+        Args:
+            key: The key, whoever has sent it.
+            name: The column with the id of the job: `root_job_ulid` for all attempts of it.
+        """
+        return self.filter(**{f"{name}__in": IdempotencyKey.objects.filter(key=key).values("result_id")})
 
     def of_types(self, job_types: Sequence[str]) -> JobQuerySet:
         return self.filter(job_type__in=job_types)

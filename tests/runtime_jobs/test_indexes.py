@@ -226,6 +226,23 @@ def test_the_limits_that_block_jobs_are_found_by_an_index():
     assert "limits_waited_for" in plan(f"SELECT id {query}")
 
 
+def test_a_job_is_found_by_its_idempotency_key_and_the_key_by_its_job(filled):
+    """Also by a prepared statement, whose plan knows no values."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO idempotency_keys (principal, operation, key, fingerprint, result_id, created_at)"
+            " SELECT 'token:' || id % 9, 'submit', 'key-' || id, '', job_ulid, created_at FROM runtime_jobs;"
+            "ANALYZE idempotency_keys; SET LOCAL plan_cache_mode = force_generic_plan"
+        )
+        cursor.execute("PREPARE key_of (text) AS SELECT key FROM idempotency_keys WHERE result_id = $1 LIMIT 1")
+    assert "idempotency_keys_by_result" in plan("EXECUTE key_of ('x')")
+    for name in ("job_ulid", "root_job_ulid"):
+        found = Job.objects.of_organizations(["org-7"]).of_idempotency_key("key-5000", name).order_by("-id")[:51]
+        shown = plan(found)
+        assert "idempotency_keys_by_key" in shown, shown
+        assert {"job_ulid": "runtime_jobs_job_ulid_key", "root_job_ulid": "jobs_of_root"}[name] in shown, shown
+
+
 def test_no_index_by_the_start_is_needed(filled):
     """Document 004 lists `{tenant, status, startedAt}`. No call filters or sorts by the start, and running jobs are few."""
     from orchestrator.protocols.stella.jobs.filters import OrchestrationJobFilters  # noqa: PLC0415 - reads the settings

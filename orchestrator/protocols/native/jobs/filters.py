@@ -49,4 +49,9 @@ class AnyJobFilters(RuntimeJobFilters):
         choices=_choices([*STATUS.values(), *STATUS_WITHOUT_INGEST.values()]), method="filter_status"
     )
     job_type = django_filters.ChoiceFilter(choices=_choices(JOB_TYPES))
+    # A key may begin or end with spaces.
+    idempotency_key = django_filters.CharFilter(method="filter_idempotency_key", max_length=255, strip=False)
     batch_id = django_filters.CharFilter(field_name="batch__batch_ulid")
+
+    def filter_idempotency_key(self, jobs: JobQuerySet, _name: str, key: str) -> JobQuerySet:
+        return jobs.of_idempotency_key(key)

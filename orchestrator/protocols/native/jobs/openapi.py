@@ -153,6 +153,7 @@ _PENDING_FIELDS: dict[str, Any] = {
     },
 }
 _DETAIL_FIELDS: dict[str, Any] = _PENDING_FIELDS | {
+    "idempotency_key": "nightly-2025-11-29",
     "progress": None,
     "log_truncated": None,
     "last_event": _EVENT,

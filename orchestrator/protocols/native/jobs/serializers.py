@@ -431,6 +431,11 @@ class LogTruncatedOutput(serializers.Serializer):
 class _JobDetailOutput(_PendingOutput):
     """Fields of a job that lists do not contain."""
 
+    idempotency_key = serializers.CharField(
+        allow_null=True,
+        help_text="The key of the request that created this attempt. Null: it had none, was a bulk submit, or the key "
+        "has expired (RETENTION_IDEMPOTENCY_KEYS_DAYS, 2).",
+    )
     progress = ProgressOutput(allow_null=True)
     log_truncated = LogTruncatedOutput(
         allow_null=True,

@@ -46,6 +46,7 @@ from orchestrator.selectors.job_steps import annotations_of, steps_of
 from orchestrator.selectors.pending_reasons.service import pending_for
 from orchestrator.services import ConcurrencyGroup, OnConflict, OperationResult, Submission
 from orchestrator.services.dependencies import get_roots
+from orchestrator.services.idempotency import key_of
 from runtime_jobs.errors import LifecycleError, NotFound
 from runtime_jobs.identifiers import ULID_PATTERN
 from runtime_jobs.models import FailureExplanation, Job, JobEvent
@@ -333,6 +334,7 @@ def _details(job: Job) -> dict[str, Any]:
     newer = Job.objects.filter(root_job_ulid=job.root_job_ulid, attempt__gt=job.attempt).order_by("attempt")
     return wire.serialize_details(
         job,
+        idempotency_key=key_of(job.job_ulid),
         last_event=job.events.order_by("-seq").first(),
         depends_on=get_roots(job),
         retries=list(newer.values_list("job_ulid", flat=True)),

@@ -77,6 +77,7 @@ def serialize_pending_state(pending: PendingState) -> dict[str, Any]:
 def serialize_details(
     job: Job,
     *,
+    idempotency_key: str | None,
     last_event: JobEvent | None,
     depends_on: list[str],
     retries: list[str],
@@ -87,6 +88,7 @@ def serialize_details(
 
     Args:
         job: The job.
+        idempotency_key: The key of the request that created this attempt, while it is kept.
         last_event: Its newest event.
         depends_on: Ids of the first attempts of its dependencies.
         retries: Ids of the newer attempts of the job.
@@ -94,6 +96,7 @@ def serialize_details(
         explanation: Probable cause of a failure.
     """
     return {
+        "idempotency_key": idempotency_key,
         "progress": job.progress,
         "log_truncated": (job.result or {}).get("log_truncated"),
         "last_event": serialize_event(last_event) if last_event else None,

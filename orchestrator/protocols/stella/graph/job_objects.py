@@ -120,6 +120,7 @@ class JobDetailObject(JobObject):
     payload: JSON
     cursors: JSON
     timeout_seconds: int | None
+    idempotency_key: str | None
     result: JobResultObject | None
 
 

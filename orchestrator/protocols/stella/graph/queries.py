@@ -47,6 +47,7 @@ from orchestrator.selectors.event_pages import Place
 from orchestrator.selectors.event_search import find_events
 from orchestrator.selectors.quotas import QuotaRows, quota_uses
 from orchestrator.selectors.sources import STATUSES, SourceRows
+from orchestrator.services.idempotency import key_of
 from runtime_jobs.errors import NotFound
 from runtime_jobs.models.jobs import JobQuerySet
 from runtime_jobs.orchestration_status import OrchestrationStatus
@@ -99,6 +100,7 @@ class QueryRoot:
         status: str | None = None,
         priority: str | None = None,
         correlation_id: str | None = None,
+        idempotency_key: str | None = None,
         replay_of: strawberry.ID | None = None,
         created_after: str | None = None,
         created_before: str | None = None,
@@ -109,6 +111,7 @@ class QueryRoot:
             "status": status,
             "priority": priority,
             "correlationId": correlation_id,
+            "idempotencyKey": idempotency_key,
             "replayOf": replay_of,
             "createdAfter": created_after,
             "createdBefore": created_before,
@@ -133,7 +136,8 @@ class QueryRoot:
         found = read_job_trees([newest.root_job_ulid], selected_jobs(info))
         if not found:  # deleted meanwhile
             raise NotFound(MISSING)
-        return found[0] | wire.serialize_request(newest) | {"result": wire.serialize_result(newest)}
+        request = wire.serialize_request(newest, key_of(newest.root_job_ulid))
+        return found[0] | request | {"result": wire.serialize_result(newest)}
 
     @strawberry.field(
         graphql_type=EventPageObject | None, description="Events after a place, the oldest first, as `GET /api/events`."

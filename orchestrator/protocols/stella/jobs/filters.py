@@ -77,6 +77,10 @@ class OrchestrationJobFilters(django_filters.FilterSet):
     status = django_filters.ChoiceFilter(choices=_choices(OrchestrationStatus.values), method="filter_status")
     priority = django_filters.ChoiceFilter(choices=_choices(reversed(LEVELS)), method="filter_priority")
     correlationId = django_filters.CharFilter(field_name="correlation_id", max_length=64)  # noqa: N815 the document's name
+    # A key may begin or end with spaces.
+    idempotencyKey = django_filters.CharFilter(  # noqa: N815 the document's name
+        method="filter_idempotency_key", max_length=255, strip=False
+    )
     replayOf = JobUuidFilter(field_name="replay_of_job_ulid")  # noqa: N815 the document's name
     createdAfter = TimestampFilter(field_name="created_at", lookup_expr="gt")  # noqa: N815 the document's name
     createdBefore = TimestampFilter(field_name="created_at", lookup_expr="lt")  # noqa: N815 the document's name
@@ -92,6 +96,9 @@ class OrchestrationJobFilters(django_filters.FilterSet):
 
     def keep_all(self, jobs: JobQuerySet, _name: str, _slug: str) -> JobQuerySet:
         return jobs
+
+    def filter_idempotency_key(self, jobs: JobQuerySet, _name: str, key: str) -> JobQuerySet:
+        return jobs.of_idempotency_key(key, "root_job_ulid")
 
     def filter_status(self, jobs: JobQuerySet, _name: str, status: str) -> JobQuerySet:
         if status == OrchestrationStatus.COMPLETED:

@@ -35,6 +35,7 @@ _REQUEST: dict[str, Any] = {
     "payload": {"imageRef": "nginx:latest", "options": {}},
     "cursors": {"advisory": "cursor-abc"},
     "timeoutSeconds": 900,
+    "idempotencyKey": "unique-request-key",
 }
 _DIGEST = "sha256:9c8de5ca3c3f8cc5f9bb3bb0e5be1ba1ecbf0ae1a4ea12ed4f9d9ec0ff1c2b6e"
 _JOB: dict[str, Any] = {
@@ -91,7 +92,7 @@ _SUBMIT = body_example(
         "payload": _REQUEST["payload"],
         "cursors": _REQUEST["cursors"],
         "dependencies": [_DEPENDENCY],
-        "idempotencyKey": "unique-request-key",
+        "idempotencyKey": _REQUEST["idempotencyKey"],
         "correlationId": "trace-id",
         "requestedBy": _JOB["requestedBy"],
         "requestedAt": _JOB["requestedAt"],

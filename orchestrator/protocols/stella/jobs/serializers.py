@@ -162,6 +162,10 @@ class SubmittedOrchestrationJobOutput(OrchestrationJobOutput):
     payload = serializers.DictField(help_text="Of types without a payload: the specification of the native API.")
     cursors = serializers.DictField(child=serializers.CharField())
     timeoutSeconds = serializers.IntegerField(allow_null=True)
+    idempotencyKey = serializers.CharField(
+        allow_null=True,
+        help_text="The key of the submit. Null: it had none, or it has expired (RETENTION_IDEMPOTENCY_KEYS_DAYS, 2).",
+    )
 
 
 class OrchestrationReasonOutput(serializers.Serializer):

@@ -33,6 +33,7 @@ from orchestrator.selectors.job_graph import MAX_NODES, dependents_of, graph_of
 from orchestrator.selectors.orchestration_statuses import standings_of
 from orchestrator.services import OperationResult
 from orchestrator.services.dependencies import get_roots
+from orchestrator.services.idempotency import key_of
 from runtime_jobs.errors import AlreadyFinal
 from runtime_jobs.models import Job
 from runtime_jobs.models.jobs import JobQuerySet
@@ -50,18 +51,21 @@ def submit(call: ApiCall) -> ApiAnswer:
     """Queue a new job."""
     validated = parse(SubmitOrchestrationJobInput, call.body)
     submission = submits.submission_of(call, validated)
+    idempotency = submits.idempotency_of(call, validated)
     outcome = services.submit(
         submission,
         policy=configured_policy(submission.spec.job_type),
         default_pool=settings.DEFAULT_POOL,
         actor=client_of(call).actor,
-        idempotency=submits.idempotency_of(call, validated),
+        idempotency=idempotency,
     )
     job = outcome.job
     headers = {"Location": f"/api/jobs/{wire.job_uuid(job.root_job_ulid)}"}
     if outcome.replayed:
         headers["Idempotency-Replayed"] = "true"
-    return ApiAnswer(_serialize(job) | wire.serialize_request(job), 201, headers)
+    return ApiAnswer(
+        _serialize(job) | wire.serialize_request(job, idempotency.key if idempotency else None), 201, headers
+    )
 
 
 class OrchestrationJobViewSet(StrictQueryMixin, GenericViewSet):
@@ -176,6 +180,7 @@ def _serialize_whole(attempts: list[Job]) -> dict[str, Any]:
     details = wire.serialize_details(
         newest,
         standing,
+        idempotency_key=key_of(newest.root_job_ulid),
         attempts=attempts,
         workers={str(lease.job_id): lease.worker_id for lease in leases.only("job_id", "worker_id")},
         dependencies=get_roots(newest),

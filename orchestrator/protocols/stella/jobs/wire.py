@@ -53,13 +53,19 @@ def serialize_listed_job(job: Job, standing: JobStanding, requested_at: str | No
     }
 
 
-def serialize_request(job: Job) -> dict[str, Any]:
-    """Return what a job executes. Types without a payload have the specification of the native API as payload."""
+def serialize_request(job: Job, idempotency_key: str | None) -> dict[str, Any]:
+    """Return what was submitted. Types without a payload have the specification of the native API as payload.
+
+    Args:
+        job: The job.
+        idempotency_key: The key of the submit, while it is kept.
+    """
     has_payload = JOB_TYPES[job.job_type].has_payload
     return {
         "payload": job.spec["payload"] if has_payload else JOB_TYPES[job.job_type].serialize(job),
         "cursors": job.spec["cursors"] if has_payload else {},
         "timeoutSeconds": job.timeout_seconds,
+        "idempotencyKey": idempotency_key,
     }
 
 
@@ -67,6 +73,7 @@ def serialize_details(
     newest: Job,
     standing: JobStanding,
     *,
+    idempotency_key: str | None,
     attempts: Sequence[Job],
     workers: dict[str, str],
     dependencies: Sequence[str],
@@ -78,6 +85,7 @@ def serialize_details(
     Args:
         newest: The newest attempt.
         standing: Its status.
+        idempotency_key: The key of the submit, while it is kept.
         attempts: All attempts in order.
         workers: The worker of the newest lease of each attempt, by the id of the attempt.
         dependencies: Root ids of the jobs that must succeed first.
@@ -85,7 +93,7 @@ def serialize_details(
         replays: Root ids of the replays.
     """
     return {
-        **serialize_request(newest),
+        **serialize_request(newest, idempotency_key),
         **serialize_progress(newest, standing),
         "result": serialize_result(newest),
         "attempts": [serialize_attempt(job, workers.get(job.job_ulid)) for job in attempts],

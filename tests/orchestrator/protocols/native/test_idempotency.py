@@ -5,7 +5,7 @@ import pytest
 from runtime_jobs.models import Job
 from tests.api_client import Caller, refused
 from tests.db_snapshot import nothing_lost
-from tests.factories import SUBMIT_BODY, api_token
+from tests.factories import SUBMIT_BODY, OrganizationFactory, api_token
 
 pytestmark = pytest.mark.django_db
 JOBS = "/v1/runtime/jobs"
@@ -76,3 +76,19 @@ def test_the_longest_key_is_kept_whole(alice):
 def test_a_key_is_1_to_255_printable_ascii_characters(alice, value):
     document = refused(lambda: alice.post(JOBS, SUBMIT_BODY, **key(value)), 400, "invalid")
     assert set(document["errors"]) == {"Idempotency-Key"}
+
+
+def test_the_key_of_a_job_is_read_and_searched(alice, organization):
+    """Each attempt has its own: that of the submit, that of the retry. The key of a bulk submit names no single job."""
+    headers = key("k 1")
+    job = alice.post(JOBS, SUBMIT_BODY, **headers).json()["job_id"]
+    assert alice.post(f"{JOBS}/{job}/cancel").status_code == 200
+    retry = alice.post(f"{JOBS}/{job}/retry", {"reason": "x"}, **key("k 2")).json()["job_id"]
+    bulk = alice.post(f"{JOBS}/bulk", {"jobs": [SUBMIT_BODY] * 9}, **headers).json()["results"][0]["body"]["job_id"]
+    stranger = Caller(api_token(OrganizationFactory()))
+    for path in (JOBS, "/v1/jobs"):
+        shown = [alice.get(f"{path}/{name}").json()["idempotency_key"] for name in (job, retry, bulk)]
+        assert shown == ["k 1", "k 2", None]
+    for caller, value, expected in ((alice, "k%201", [job]), (alice, "k%202", [retry]), (stranger, "k%201", [])):
+        page = caller.get(f"/v1/jobs?idempotency_key={value}").json()["results"]
+        assert [row["job_id"] for row in page] == expected

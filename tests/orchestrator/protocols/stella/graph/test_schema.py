@@ -68,7 +68,7 @@ def test_a_type_has_the_members_of_the_rest_api(name):
 
 def test_a_job_of_a_list_has_no_large_members():
     job, detail = (schema.core.type_map[name].fields for name in ("Job", "JobDetail"))
-    assert set(detail) - set(job) == {"payload", "cursors", "timeoutSeconds", "result"}
+    assert set(detail) - set(job) == {"payload", "cursors", "timeoutSeconds", "idempotencyKey", "result"}
     assert {name: str(job[name].type) for name in job} == {name: str(detail[name].type) for name in job}
 
 

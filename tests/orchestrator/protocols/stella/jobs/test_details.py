@@ -4,9 +4,21 @@ import pytest
 
 from orchestrator import services
 from runtime_jobs.identifiers import uuid_of
+from runtime_jobs.models import IdempotencyKey
 from tests.api_client import Caller, refused
 from tests.factories import api_token
-from tests.orchestrator.protocols.stella.requests import MISSING, SCAN, claim, complete, fail, ok, row_of, submit
+from tests.orchestrator.protocols.stella.graph.documents import data
+from tests.orchestrator.protocols.stella.requests import (
+    MISSING,
+    SCAN,
+    claim,
+    complete,
+    fail,
+    listed,
+    ok,
+    row_of,
+    submit,
+)
 
 pytestmark = pytest.mark.django_db
 OUTCOME = {
@@ -41,6 +53,36 @@ class TestDetails:
         assert found["pendingReason"]["details"] == {"dependsOn": [first["jobId"]]}
         assert first["jobId"] in found["pendingReason"]["message"]
         assert "rtj_" not in str(found)
+
+    def test_its_idempotency_key_is_read_and_searched(self, alice, intruder, organization, worker):
+        """The key of the submit, by the header or the body, for everybody who sees the job, until it expires."""
+        job = submit(alice, idempotencyKey=" scan-1")
+        assert submit(alice, idempotencyKey=" scan-1") == job
+        by_header = ok(alice.post("/api/jobs", SCAN, **{"Idempotency-Key": "scan-2"}), 201)
+        foreign = submit(intruder, idempotencyKey=" scan-1")
+        without = submit(alice)
+        fail(claim(worker), "worker_shutdown")
+        assert read(alice, job)["attempt"] == 2, "a later attempt keeps the key of the first"
+        colleague = Caller(api_token(organization))
+        for caller in (alice, colleague):
+            assert [read(caller, shown)["idempotencyKey"] for shown in (job, by_header, without)] == [
+                " scan-1",
+                "scan-2",
+                None,
+            ]
+            assert listed(caller, "?idempotencyKey=%20scan-1&status=queued") == [job["jobId"]]
+            query = "query($key: String, $id: ID!) { jobs(first: 9, idempotencyKey: $key) { results { jobId } }"
+            found = data(caller, query + " job(jobId: $id) { idempotencyKey } }", key="scan-2", id=by_header["jobId"])
+            assert found == {"jobs": {"results": [{"jobId": by_header["jobId"]}]}, "job": {"idempotencyKey": "scan-2"}}
+        assert (job["idempotencyKey"], by_header["idempotencyKey"], without["idempotencyKey"]) == (
+            " scan-1",
+            "scan-2",
+            None,
+        )
+        assert listed(intruder, "?idempotencyKey=%20scan-1") == [foreign["jobId"]]
+        assert listed(intruder, "?idempotencyKey=scan-2") == listed(alice, "?idempotencyKey=scan") == []
+        IdempotencyKey.objects.all().delete()  # as retention does
+        assert (read(alice, job)["idempotencyKey"], listed(alice, "?idempotencyKey=scan-2")) == (None, [])
 
     def test_all_attempts_with_their_workers(self, alice, worker):
         shown = submit(alice)
