@@ -32,6 +32,7 @@ log = logging.getLogger(__name__)
 
 SLOW_EVERY = 10  # rounds
 MIN_PAUSE = 0.05  # between two looks at what is due
+LOOK_SECONDS = 0.1  # between two looks for queues that become due: a limit may have been reached since the last one
 BEAT_SECONDS = 1.0  # between two beats, also within a long round and between two rounds
 STOP_SECONDS = 5.0  # at the end a result that is being read has this long
 YIELD_SECONDS = 5.0  # a stand-by has this long to take over from a leader whose task fails
@@ -181,10 +182,10 @@ class Scheduler:
     def _wait(self) -> None:
         """Wait for the next round; a leader writes its beat meanwhile, and unblocks the queues that become due."""
         end = time.monotonic() + self.period * random.uniform(0.8, 1.2)  # noqa: S311 jitter
-        self._guarded(self._look_for_due)
         while not self.stopping.is_set() and (left := end - time.monotonic()) > 0:
+            self._guarded(self._look_for_due)
             until_due = max(MIN_PAUSE, self._due_at - time.monotonic())
-            self.stopping.wait(min(left, BEAT_SECONDS, until_due))
+            self.stopping.wait(min(left, LOOK_SECONDS, until_due))
             if self.leadership.term is not None:
                 self._guarded(self._beat_if_due)
                 self._guarded(self._activate_due)
@@ -198,7 +199,6 @@ class Scheduler:
         """Unblock what is due now: `nextEligibleAt` of its jobs has come."""
         if time.monotonic() >= self._due_at:
             periodic.activate_due()
-            self._look_for_due()
 
     def _guarded(self, step: Callable[[], Any]) -> None:
         """Nothing that a round raises ends the process. A session in which something failed is closed for good."""
