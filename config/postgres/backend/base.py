@@ -57,9 +57,10 @@ class MonitoredConnection(psycopg.Connection[Any]):
         try:
             return super().wait(*args, **options)
         except psycopg.Error as error:
-            outage.observe(error)
-            if is_connection_lost(error):
-                self.close()
+            if error.sqlstate or self.closed:  # else only the wait has ended, such as one for notifications
+                outage.observe(error)
+                if is_connection_lost(error):
+                    self.close()
             raise
         finally:
             if must_enter:
