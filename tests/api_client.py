@@ -1,6 +1,7 @@
 """Callers of the API, and what they may expect of every refusal."""
 
 import json
+import re
 from typing import Any
 
 from django.test import Client
@@ -26,6 +27,11 @@ class Caller:
     def call(self, method: str, path: str, body: Any = None, **headers: str) -> Any:
         raw = b"" if body is None else json.dumps(body).encode()
         return self.http.generic(method, path, raw, content_type="application/json", headers=self.headers | headers)
+
+
+def without_ids(response: Any) -> str:
+    """Return the page of a response without what differs between two equal requests."""
+    return re.sub(r'\breq_\w+|(?<=name="csrfmiddlewaretoken" value=")\w+', "", response.content.decode())
 
 
 def problem_of(response: Any) -> dict[str, Any]:

@@ -67,6 +67,7 @@ from tests.workflow_runs import workflow_text
 from workers.models import Worker
 
 SLOTS = 4
+PATIENCE = 240.0  # seconds until something is seen, on a machine under load
 CACHE = {"key": "lock-1", "paths": ["deps"], "read_only": False}
 SECRET = "correct-horse-battery"  # printed by a job, and masked
 FLOOD = "perl -e 'for (1 .. 400) { defined(my $pid = fork) or exit 1; $pid or do { sleep 60; exit } }'"
@@ -267,7 +268,7 @@ class Tour:
         self.post(f"/v1/jobs/{retry.job_ulid}/cancel", {})
         shut_down = self.steps(f"sleep {mark}", source=self.source)
         worker = self.worker(token)
-        eventually(lambda: processes_with(mark))
+        eventually(lambda: processes_with(mark), PATIENCE)
         worker.signal(signal.SIGKILL)
         worker.end()
         self.worker(token, "--once")
@@ -299,7 +300,7 @@ class Tour:
             self.payload_job("advisory-sync", scan)
             if not self.serve_payload(worker, "advisory-sync", FailureReason.WORKER_ERROR):
                 break
-        eventually(Breaker.objects.filter(state="half_open").exists)
+        eventually(Breaker.objects.filter(state="half_open").exists, PATIENCE)
         self.ended(first, "succeeded")
         exported = {"format": "audit-bundle", "since": "2020-01-01T00:00:00Z"}
         self.ended(self.payload_job("export", exported), "succeeded")
@@ -382,7 +383,7 @@ class Tour:
                 channel.say("heartbeat")
                 if kind == "canceled":
                     self.post(f"/v1/jobs/{job.job_ulid}/cancel", {}, token=self.bencher_token)
-                    eventually(lambda channel=channel: channel.say("heartbeat")["event"] == "cancel")
+                    eventually(lambda channel=channel: channel.say("heartbeat")["event"] == "cancel", PATIENCE)
                     channel.say("canceled", job=report["job"])
                 elif kind == "failed":
                     channel.say("failed", **last, error="The benchmark has failed.")
@@ -409,7 +410,7 @@ class Tour:
         self.head_sha = first = origin.commit({f"{FOLDER}/{name}": text.encode() for name, text in texts.items()})
         assert deliver(self.server, "wrong", first, "0" * 40, "d0") == 401
         assert deliver(self.server, secret, first, "0" * 40, "d1") == 202
-        eventually(lambda: is_processed(first), 120)
+        eventually(lambda: is_processed(first), PATIENCE)
         runner = RunnerClient(register("actions-1", capacity=8).client.registration, Http(self.server))  # type: ignore[arg-type]
 
         def begin(label: str) -> ClaimedJobClient:
@@ -418,7 +419,7 @@ class Tour:
                 found = runner.heartbeat(labels=[label], capacity=8)
                 return ClaimedJobClient(runner, found.json()) if found.status_code == 200 else None
 
-            job: ClaimedJobClient = eventually(claim)
+            job: ClaimedJobClient = eventually(claim, PATIENCE)
             assert job.run().status_code == 200
             return job
 
@@ -454,7 +455,9 @@ class Tour:
         services.cancel(job_ulid=waiting[1].job_ulid, actor=OPERATOR, deadline_seconds=0, message="by hand")
         filters = {"job_type": "policy-run", "status": "queued"}
         bulk = self.post("/v1/bulk-actions", own | {"action": "cancel", "filter": filters, "reason": "reverted"})
-        eventually(lambda: self.call("GET", f"/v1/bulk-actions/{bulk['bulk_action_id']}")["status"] == "completed", 60)
+        eventually(
+            lambda: self.call("GET", f"/v1/bulk-actions/{bulk['bulk_action_id']}")["status"] == "completed", PATIENCE
+        )
         self.payload_job("policy-run", {"x": 9})
         services.set_worker_state(
             worker_id=Worker.objects.get(slug="two").worker_id, state="draining", actor=OPERATOR, reason="kernel"

@@ -31,7 +31,7 @@ from orchestrator.models import (
 )
 from orchestrator.results.models import Benchmark, Branch, Measure, Metric, Testbed
 from runtime_jobs.identifiers import uuid_of
-from runtime_jobs.models import Batch, Job, JobEvent, WorkflowRun
+from runtime_jobs.models import Batch, Job, JobEvent, Project, WorkflowRun
 from runtime_jobs.specs import PAYLOAD_TYPES
 from tests.integration.tour_rows import Tour
 from tests.orchestrator.admin.pages import address, all_pages
@@ -265,6 +265,10 @@ class Calls:
             "{job}": [uuid_of(job.job_ulid) for job in Job.objects.filter(job_type="oci")],
             "{report}": list(Report.objects.values_list("uuid", flat=True)),
             "{testbed}": list(Testbed.objects.values_list("uuid", flat=True)),
+            "{branch}": list(Branch.objects.values_list("uuid", flat=True)),
+            "{benchmark}": list(Benchmark.objects.values_list("uuid", flat=True)),
+            "{measure}": list(Measure.objects.values_list("uuid", flat=True)),
+            "{organization}": list(Project.objects.filter(slug="adapter").values_list("organization__slug", flat=True)),
             "{metric}": list(Metric.objects.values_list("uuid", flat=True)),
             "{runner}": ["rack-7"],
             "{spec}": ["two-cores"],

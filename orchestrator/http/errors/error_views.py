@@ -77,8 +77,9 @@ def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
     """Return 404."""
     if wants_page(request):
         return _page(request, 404, "Page not found", NO_PAGE)
-    # A path that no view has reveals nothing about resources.
-    detail = f"This server has no endpoint {request.path}." if isinstance(exception, Resolver404) else NOT_FOUND
+    # Bencher's programs display this text alone. A path that no view has reveals nothing about resources.
+    is_endpoint_missing = request.path.startswith("/v0/") and isinstance(exception, Resolver404)
+    detail = f"This server has no endpoint {request.path}." if is_endpoint_missing else NOT_FOUND
     return as_response(ApiError(404, "not_found", detail), request)
 
 

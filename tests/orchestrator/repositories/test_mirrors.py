@@ -21,7 +21,7 @@ from orchestrator.repositories.errors import (
     MirrorMissing,
     RefNotFound,
 )
-from orchestrator.repositories.git import GitLimits, _readable, git_command, run_git
+from orchestrator.repositories.git import GitLimits, git_command, readable_message, run_git
 from orchestrator.repositories.mirrors import (
     delete_mirror,
     mirror_path,
@@ -362,7 +362,9 @@ def test_an_error_names_the_address_of_an_origin_once(folders, settings):
         ("https://git.example/acme/web", b"http://127.0.0.1:1/mirror/acme/web"),
     ):
         hidden = mirrors._origin_of(added(origin, full_name=f"a/{len(sent)}"), folders).hidden
-        assert _readable(message % sent, hidden) == f"fatal: unable to access '{origin}/': Could not resolve host"
+        assert (
+            readable_message(message % sent, hidden) == f"fatal: unable to access '{origin}/': Could not resolve host"
+        )
 
 
 def test_hooks_and_configuration_of_the_origin_are_not_executed(origin, folders):

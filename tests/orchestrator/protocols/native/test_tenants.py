@@ -19,7 +19,7 @@ from orchestrator.ingest.models import Run
 from orchestrator.models import Incident, NotificationRule
 from runtime_jobs.identifiers import uuid_of
 from runtime_jobs.models import JobStep, Membership, StoredArtifact
-from tests.api_client import Caller, problem_of
+from tests.api_client import Caller, problem_of, without_ids
 from tests.db_snapshot import nothing_lost
 from tests.factories import (
     ALICE,
@@ -226,7 +226,8 @@ OF_LEASES = {"acknowledge": {}, "heartbeat": {"phase": "executing"}, "complete":
 MANY = [("POST", f"/v1/runtime/leases/{action}", {"leases": []}) for action in OF_LEASES]
 BULK = {f"{path}/bulk": body for path, body in SUBMITS.items()}
 # For workers, and clients get nowhere.
-OF_WORKERS = [("POST", "/v1/runtime/leases", {}), ("POST", "/v1/ingest/run", {}), *MANY]
+UNREADY = ("POST", "/v1/runtime/workers/unready", {"reason": "disk_low", "message": "full"})
+OF_WORKERS = [("POST", "/v1/runtime/leases", {}), ("POST", "/v1/ingest/run", {}), UNREADY, *MANY]
 
 # For document 001's runners, who name the lease in the message: tests/orchestrator/protocols/delta/runners/test_permissions.py.
 OF_RUNNERS = [f"/api/v1/internal/{action}" for action in ("lease", "ack-lease", "heartbeat", "complete", "cancel-ack")]
@@ -465,7 +466,7 @@ def test_anothers_page_is_not_there(workflows, path, django_user_model):
     browser.force_login(member)
     found, missing = browser.get(filled(path, tenants.ids)), browser.get(filled(path, not_there))
     assert (found.status_code, missing.status_code) == (404, 404)
-    assert found.content == missing.content
+    assert without_ids(found) == without_ids(missing)
     assert Caller(api_token(tenants.theirs)).get(filled(path, tenants.ids)).status_code == 302, "no token opens it"
 
 
