@@ -11,6 +11,8 @@ from typing import Final, NamedTuple
 import psycopg
 from django.db import InterfaceError, OperationalError
 
+QUERY_CANCELED: Final = "57014"  # SQLSTATE of a statement that has reached its timeout
+
 
 class Fault(NamedTuple):
     """A database error whose cause is the state of the server or of the session, not the statement.
@@ -44,7 +46,7 @@ FAULTS: Final = {
     "53300": _BUSY,  # too_many_connections; also a pool without a free connection
     "55P03": _BUSY,  # lock_not_available
     "57": _AWAY,  # operator_intervention: shutdown, crash, start-up, end of an idle session, dropped database
-    "57014": _BUSY,  # query_canceled, also by statement_timeout
+    QUERY_CANCELED: _BUSY,
     "58": _EXHAUSTED,  # system_error, such as io_error
 }
 

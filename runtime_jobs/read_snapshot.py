@@ -11,7 +11,7 @@ from typing import Any
 
 from django.db import OperationalError, connection, transaction
 
-QUERY_CANCELED = "57014"  # SQLSTATE of a statement that has reached its timeout
+from runtime_jobs.db_errors import QUERY_CANCELED, sqlstate_of
 
 
 class SnapshotTimeout(Exception):
@@ -47,6 +47,6 @@ def read_snapshot(max_seconds: float) -> Iterator[None]:
             with connection.execute_wrapper(execute_in_time):
                 yield
         except OperationalError as error:
-            if is_alone and getattr(error.__cause__, "sqlstate", None) == QUERY_CANCELED:
+            if is_alone and sqlstate_of(error) == QUERY_CANCELED:
                 raise timeout from error
             raise

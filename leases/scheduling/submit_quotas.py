@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from django.db import DatabaseError, connection, transaction
 
+from runtime_jobs.db_errors import sqlstate_of
 from runtime_jobs.errors import LifecycleError, QueueFull, SubmitRateExceeded
 from runtime_jobs.models import Organization, Plan
 from runtime_jobs.prepared_queries import Sql, column_list
@@ -173,7 +174,7 @@ def short_quotas() -> Iterator[None]:
     try:
         yield
     except DatabaseError as error:
-        if getattr(error.__cause__, "sqlstate", None) == _SHORT:
+        if sqlstate_of(error) == _SHORT:
             raise QuotaChanged(str(error.__cause__.diag.message_primary)) from error  # type: ignore[union-attr]
         raise
 

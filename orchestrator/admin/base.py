@@ -18,12 +18,12 @@ from unfold.views import ChangeList
 
 from orchestrator.admin.filters import parameters_of
 from orchestrator.admin.formatting import changelist_url
+from runtime_jobs.db_errors import QUERY_CANCELED, sqlstate_of
 from runtime_jobs.events import Actor
 from runtime_jobs.models import OperatorEvent
 
 MAX_NOTED = 5  # parameters in a note
 MAX_PAGES = 200  # of an uncounted list: a deeper page means an OFFSET over all rows before it
-QUERY_CANCELED = "57014"  # SQLSTATE of a statement timeout
 
 
 def actor_of(request: HttpRequest) -> Actor:
@@ -82,7 +82,7 @@ class BaseAdmin(ModelAdmin):
                 return _without_page(request)
             return response.render() if isinstance(response, TemplateResponse) else response
         except OperationalError as error:
-            if getattr(error.__cause__, "sqlstate", None) != QUERY_CANCELED or not request.GET:
+            if sqlstate_of(error) != QUERY_CANCELED or not request.GET:
                 raise
             messages.warning(
                 request, "The search timed out. Narrow the search by an organization, a job id or a commit."

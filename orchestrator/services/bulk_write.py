@@ -18,6 +18,7 @@ from leases.models import Lease
 from leases.scheduling import submit_quotas
 from leases.scheduling.claims import UNREAD_JOB_FIELDS, AttachedClaim
 from leases.scheduling.lanes import LaneUpdates
+from runtime_jobs.db_errors import sqlstate_of
 from runtime_jobs.events import EventRow
 from runtime_jobs.models import IdempotencyKey, Job, JobEvent
 from runtime_jobs.prepared_queries import PreparedQuery, Sql, fetch_all
@@ -192,7 +193,7 @@ def _values(changes: Changes, lanes: LaneUpdates | None, versions: RowVersions |
 
 
 def _is_change(error: DatabaseError) -> bool:
-    return getattr(error.__cause__, "sqlstate", None) == _CHANGED
+    return sqlstate_of(error) == _CHANGED
 
 
 def _compared(changes: Changes, versions: RowVersions) -> list[Any]:

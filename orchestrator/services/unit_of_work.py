@@ -35,6 +35,7 @@ from leases.scheduling.lanes import LaneKey, LaneUpdates
 from leases.scheduling.submit_quotas import QuotaChanged
 from orchestrator.notifications.hub import hand_over, pool_announcer
 from orchestrator.services.bulk_write import Changes, write_and_claim, write_changes
+from runtime_jobs.db_errors import sqlstate_of
 from runtime_jobs.errors import LifecycleError, QuotaContended
 from runtime_jobs.events import EventRow
 from runtime_jobs.models import Artifact, FailureExplanation, IdempotencyKey, Job, UnsentRun
@@ -424,4 +425,4 @@ def is_retryable(error: Exception, unique_constraint: str = "") -> bool:
     if isinstance(error, IntegrityError):
         violated = getattr(getattr(error.__cause__, "diag", None), "constraint_name", None) or ""
         return bool(unique_constraint) and unique_constraint in violated
-    return getattr(error.__cause__, "sqlstate", None) in _RETRYABLE_SQLSTATES
+    return sqlstate_of(error) in _RETRYABLE_SQLSTATES

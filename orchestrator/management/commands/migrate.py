@@ -10,6 +10,7 @@ from django.db import OperationalError, connections
 from django.db.migrations import Migration
 
 from leases.advisory_locks import SCHEMA
+from runtime_jobs.db_errors import sqlstate_of
 from runtime_jobs.online_ddl import LOCK_TIMEOUT, MAX_ATTEMPTS, PAUSE_SECONDS, interrupt_autovacuum
 
 GIVEN_WAY = frozenset({"55P03", "40P01"})  # lock_not_available, deadlock_detected
@@ -44,7 +45,7 @@ class Command(migrate.Command):
                 super().handle(*args, **options)
                 break
             except OperationalError as error:
-                if attempt == MAX_ATTEMPTS or getattr(error.__cause__, "sqlstate", None) not in GIVEN_WAY:
+                if attempt == MAX_ATTEMPTS or sqlstate_of(error) not in GIVEN_WAY:
                     raise
             if options["verbosity"]:
                 self.stdout.write(" a table is in use: starting again")
