@@ -18,6 +18,7 @@ from django.db import DatabaseError, InterfaceError, connection, connections
 
 from orchestrator.http.db_scope import release_connection_after
 from orchestrator.notifications.metrics import LISTENER_LOSSES, LISTENER_UP
+from runtime_jobs.db_errors import log_level_of
 from runtime_jobs.identifiers import new_id
 
 log = logging.getLogger(__name__)
@@ -66,7 +67,8 @@ class Listener:
                 async with await _connect() as session:
                     await self._receive(session)
             except (psycopg.Error, OSError, ProbeTimeout) as error:
-                log.log(self._log_level, "receives no notifications of the database: %s", type(error).__name__)
+                level = min(self._log_level, log_level_of(error))
+                log.log(level, "receives no notifications of the database: %s", type(error).__name__)
                 self._log_level = logging.DEBUG  # until notifications have arrived again
             pause = RECONNECT_PAUSES[0] if self.is_alive else min(2 * pause, RECONNECT_PAUSES[1])
             self._set_status(is_alive=False)

@@ -167,6 +167,50 @@ def test_while_it_is_down_every_caller_gets_an_error_and_afterwards_all_is_well(
             assert "Traceback" not in server.log()
 
 
+def test_tables_that_are_not_there_yet_are_named(cluster, tmp_path):
+    cluster.tell("CREATE DATABASE bare")
+    with serving(tmp_path, DATABASE_URL=embedded.url(cluster.state, "bare")) as server:
+        assert get(server, "/readyz").json()["wrong"] == ["migrations"]
+
+
+STEPS = {
+    "org_slug": "demo",
+    "project_slug": "demo",
+    "job_type": "steps",
+    "spec": {"name": "unit", "steps": ["true"], "timeout_seconds": 60},
+    "trigger": {"kind": "manual"},
+}
+
+
+def test_a_claim_that_waits_outlives_its_database(servers, cluster):
+    """And receives notifications again once PostgreSQL is back."""
+    server = servers[0]
+    planted = cluster.plant()
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(
+            requests.post,
+            f"{server.url}/v1/runtime/leases",
+            json={"worker_id": planted["worker_id"], "wait_seconds": 60, "job_types": ["steps"]},
+            headers={"Authorization": f"Bearer {planted['worker_token']}"},
+            timeout=90,
+        )
+        eventually(lambda: "orchestrator_listener_up 1.0" in get(server, "/metrics").text)
+        # Before its first attempt has ended, the outage would be its answer.
+        eventually(lambda: "orchestrator_waiting_claims 1.0" in get(server, "/metrics").text)
+        cluster.stop()
+        eventually(lambda: "orchestrator_listener_up 0.0" in get(server, "/metrics").text)
+        assert not waiting.done()
+        cluster.start()
+        eventually(lambda: "orchestrator_listener_up 1.0" in get(server, "/metrics").text)
+        assert not waiting.done()
+        client = {"Authorization": f"Bearer {planted['api_token']}"}
+        answer = requests.post(f"{server.url}/v1/jobs", json=STEPS, headers=client, timeout=30)
+        assert answer.status_code == 201, answer.text
+        leased = waiting.result(timeout=30)
+    assert (leased.status_code, leased.json()["job"]["job_id"]) == (201, answer.json()["job_id"])
+    assert "Traceback" not in server.log()
+
+
 DEMOTIONS = {
     # New sessions are read-only, and there are no others: a primary that was demoted to a stand-by.
     "new sessions": (
@@ -223,47 +267,3 @@ def test_sessions_that_became_read_only_are_left_and_all_processes_write_again_w
         others = [line for line in log().splitlines() if " WARNING " in line and "runtime_jobs.db_outage" not in line]
         assert not [line for line in others if "psycopg" in line or "database" in line], others
         assert "Traceback" not in log()
-
-
-def test_tables_that_are_not_there_yet_are_named(cluster, tmp_path):
-    cluster.tell("CREATE DATABASE bare")
-    with serving(tmp_path, DATABASE_URL=embedded.url(cluster.state, "bare")) as server:
-        assert get(server, "/readyz").json()["wrong"] == ["migrations"]
-
-
-STEPS = {
-    "org_slug": "demo",
-    "project_slug": "demo",
-    "job_type": "steps",
-    "spec": {"name": "unit", "steps": ["true"], "timeout_seconds": 60},
-    "trigger": {"kind": "manual"},
-}
-
-
-def test_a_claim_that_waits_outlives_its_database(servers, cluster):
-    """And receives notifications again once PostgreSQL is back."""
-    server = servers[0]
-    planted = cluster.plant()
-    with ThreadPoolExecutor(1) as threads:
-        waiting = threads.submit(
-            requests.post,
-            f"{server.url}/v1/runtime/leases",
-            json={"worker_id": planted["worker_id"], "wait_seconds": 60, "job_types": ["steps"]},
-            headers={"Authorization": f"Bearer {planted['worker_token']}"},
-            timeout=90,
-        )
-        eventually(lambda: "orchestrator_listener_up 1.0" in get(server, "/metrics").text)
-        # Before its first attempt has ended, the outage would be its answer.
-        eventually(lambda: "orchestrator_waiting_claims 1.0" in get(server, "/metrics").text)
-        cluster.stop()
-        eventually(lambda: "orchestrator_listener_up 0.0" in get(server, "/metrics").text)
-        assert not waiting.done()
-        cluster.start()
-        eventually(lambda: "orchestrator_listener_up 1.0" in get(server, "/metrics").text)
-        assert not waiting.done()
-        client = {"Authorization": f"Bearer {planted['api_token']}"}
-        answer = requests.post(f"{server.url}/v1/jobs", json=STEPS, headers=client, timeout=30)
-        assert answer.status_code == 201, answer.text
-        leased = waiting.result(timeout=30)
-    assert (leased.status_code, leased.json()["job"]["job_id"]) == (201, answer.json()["job_id"])
-    assert "Traceback" not in server.log()

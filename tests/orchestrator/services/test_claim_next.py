@@ -6,6 +6,7 @@ from datetime import timedelta
 import pytest
 from django.db import OperationalError, connection, transaction
 from django.test.utils import CaptureQueriesContext
+from psycopg.errors import LockNotAvailable
 
 from leases.errors import StaleLease
 from leases.models import LaneQueue, Lease, LimitSlot
@@ -117,7 +118,7 @@ def test_a_claim_that_fails_after_the_message_leaves_it_counted(worker, project,
     first, _ = submitted(project), submitted(project)
 
     def broken(_claim):
-        raise OperationalError("canceling statement due to lock timeout")
+        raise OperationalError("canceling statement due to lock timeout") from LockNotAvailable()
 
     monkeypatch.setattr(claim_next, "claim_one", broken)
     finished = complete(claimed(worker).lease)

@@ -1,5 +1,6 @@
 """Jobs that wait for others: queued once all of those have succeeded, canceled once one has failed for good."""
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -295,6 +296,7 @@ def test_trouble_with_one_does_not_keep_the_others(project, monkeypatch):
 
 def test_where_the_database_is_away_nobody_waits_for_it_once_more(project, monkeypatch, caplog):
     """The end is committed and its caller gets the response; the scheduler process handles the others."""
+    caplog.set_level(logging.DEBUG)  # `runtime_jobs.db_outage` logs the outage itself
     first = submitted(project)
     fan = [submitted(project, depends_on=(first,)) for _ in range(3)]
     unblock, tried = dependency_propagation.unblock, []

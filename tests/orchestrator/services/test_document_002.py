@@ -177,7 +177,7 @@ def test_a_plan_that_changes_is_followed(worker):
     assert run_audit() == []
 
 
-def test_a_better_plan_lifts_what_waits_but_not_what_asked_for_less(worker):
+def test_a_claim_lifts_what_waits_but_not_what_asked_for_less(worker):
     unclaimed, free = project("a", "unclaimed"), project("b", "free")
     running, waits = submit(unclaimed), submit(unclaimed)
     modest = submission(ProjectFactory(organization=unclaimed.organization), spec(), priority=-1)
@@ -186,8 +186,8 @@ def test_a_better_plan_lifts_what_waits_but_not_what_asked_for_less(worker):
     assert take(worker).job.pk == other.pk
     assert take(worker).job.pk == running.pk
     organization = unclaimed.organization
-    organization.plan = free.organization.plan
-    organization.save(update_fields=["plan"])
+    organization.plan, organization.claimed_at = free.organization.plan, database_now()
+    organization.save(update_fields=["plan", "claimed_at"])
     sweep_scheduling()
     priorities = {job.pk: job.priority for job in Job.objects.all()}
     assert (priorities[running.pk], priorities[waits.pk], priorities[modest.pk]) == (0, 100, -1)

@@ -72,7 +72,7 @@ class TestAdmission:
     def test_a_run_has_the_plan_and_the_heartbeats_that_it_names(self, project, pack):
         job = submit(project, payload_of(pack, heartbeatCadence=10))
         assert job.spec["plan"] == Job.objects.get().spec["plan"] == PLAN
-        assert (job.heartbeat_interval_seconds, job.lease_ttl_seconds, job.allow_network) == (10, 20, False)
+        assert (job.heartbeat_interval_seconds, job.lease_ttl_seconds, job.allow_network) == (10, 18, False)
         assert run_audit(chains=True) == []
 
     def test_the_network_is_that_of_the_plan(self, project):
@@ -108,7 +108,7 @@ class TestAdmission:
         job = submit(project, payload_of(pack))
         services.cancel(job_ulid=job.job_ulid, actor=ALICE, deadline_seconds=1)
         second = services.retry(job_ulid=job.job_ulid, actor=ALICE, reason="again").job
-        assert (second.spec, second.lease_ttl_seconds) == (job.spec, 60)
+        assert (second.spec, second.lease_ttl_seconds) == (job.spec, 58)
 
     def test_a_plan_that_was_changed_by_hand_is_found(self, project, pack):
         job = submit(project, payload_of(pack))

@@ -1,6 +1,7 @@
 """The open channels of a process, as it reports them to the database."""
 
 import asyncio
+import logging
 from typing import Any
 
 import pytest
@@ -78,6 +79,7 @@ def test_open_channels_are_reported_until_there_are_none(monkeypatch):
     [(OperationalError("gone"), False), (InterfaceError("closed"), False), (RuntimeError("a bug"), True)],
 )
 def test_a_report_that_fails_is_repeated(monkeypatch, caplog, error, has_traceback):
+    caplog.set_level(logging.DEBUG)  # `runtime_jobs.db_outage` logs an outage itself
     runner = new_runner()
 
     async def scene():
