@@ -183,9 +183,9 @@ class Scheduler:
         """Wait for the next round; a leader writes its beat meanwhile, and unblocks the queues that become due."""
         end = time.monotonic() + self.period * random.uniform(0.8, 1.2)  # noqa: S311 jitter
         while not self.stopping.is_set() and (left := end - time.monotonic()) > 0:
-            self._guarded(self._look_for_due)
+            pause = LOOK_SECONDS if self._guarded(self._look_for_due) else BEAT_SECONDS  # without a database less often
             until_due = max(MIN_PAUSE, self._due_at - time.monotonic())
-            self.stopping.wait(min(left, LOOK_SECONDS, until_due))
+            self.stopping.wait(min(left, pause, until_due))
             if self.leadership.term is not None:
                 self._guarded(self._beat_if_due)
                 self._guarded(self._activate_due)
@@ -200,8 +200,11 @@ class Scheduler:
         if time.monotonic() >= self._due_at:
             periodic.activate_due()
 
-    def _guarded(self, step: Callable[[], Any]) -> None:
-        """Nothing that a round raises ends the process. A session in which something failed is closed for good."""
+    def _guarded(self, step: Callable[[], Any]) -> bool:
+        """Call a step, and return whether it succeeded.
+
+        Nothing that it raises ends the process. A session in which something failed is closed for good.
+        """
         try:
             step()
         except LeadershipLost as lost:
@@ -212,6 +215,9 @@ class Scheduler:
             else:
                 log.exception("a round failed")
             _close()
+        else:
+            return True
+        return False
 
 
 def _close() -> None:
