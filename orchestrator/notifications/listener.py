@@ -3,6 +3,8 @@
 connect --> LISTEN --> probe sent --> echo arrives: alive --> probe every 15 s
    ^                       |                                       |
    +--- pause, 0.2 to 5 s -+---- no echo within 5 s, or an error --+
+
+The five seconds begin when the probe has been sent. A probe that waits for a connection of the pool proves nothing.
 """
 
 import asyncio
@@ -56,6 +58,7 @@ class Listener:
         self.probe_channel = new_id("probe")
         self.is_alive = False
         self._log_level = logging.WARNING
+        self._echoes = 0
         self._echo_deadline: float | None = None
         self._probes: set[asyncio.Task[None]] = set()
 
@@ -78,6 +81,7 @@ class Listener:
         for channel in (*self._channels, self.probe_channel):
             await session.execute(f'LISTEN "{channel}"')
         self._echo_deadline, next_probe = None, 0.0
+        self._echoes += 1  # a probe of the session before, sent late, sets no deadline here
         while True:
             now = time.monotonic()
             if self._echo_deadline is not None and now > self._echo_deadline:
@@ -85,12 +89,14 @@ class Listener:
             if now >= next_probe:
                 next_probe = now + PROBE_INTERVAL
                 self._start_probe()
-            deadline = min(next_probe, self._echo_deadline or next_probe)
-            async for notice in session.notifies(timeout=max(0.01, deadline - now), stop_after=1):
+            # A probe that is sent meanwhile sets a deadline, so the wait is never longer than an echo may take.
+            pause = min(next_probe, self._echo_deadline or next_probe, now + ECHO_TIMEOUT) - now
+            async for notice in session.notifies(timeout=max(0.01, pause), stop_after=1):
                 self._dispatch(notice)
 
     def _dispatch(self, notice: psycopg.Notify) -> None:
         if notice.channel == self.probe_channel:
+            self._echoes += 1
             self._echo_deadline = None
             self._set_status(is_alive=True)
         else:
@@ -98,16 +104,18 @@ class Listener:
 
     def _start_probe(self) -> None:
         """Send the probe in a task of its own: the receiving loop must not wait for a connection."""
-        self._echo_deadline = self._echo_deadline or time.monotonic() + ECHO_TIMEOUT
         task = asyncio.create_task(self._send_probe())
         self._probes.add(task)
         task.add_done_callback(self._probes.discard)
 
     async def _send_probe(self) -> None:
+        echoes = self._echoes
         try:
             await send_notification_async(self.probe_channel, "")
         except (DatabaseError, InterfaceError):
-            self._echo_deadline = None  # nothing was sent, so a missing echo proves nothing
+            return
+        if self._echoes == echoes:
+            self._echo_deadline = self._echo_deadline or time.monotonic() + ECHO_TIMEOUT
 
     def _set_status(self, *, is_alive: bool) -> None:
         if is_alive == self.is_alive:

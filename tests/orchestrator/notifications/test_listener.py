@@ -138,4 +138,19 @@ def test_a_probe_that_could_not_be_sent_proves_nothing(monkeypatch):
         assert receiver.received.empty()
         assert receiver.listener.is_alive
 
+        waiting, longer_than_an_echo = asyncio.Event(), asyncio.Event()
+
+        async def wait(channel, payload):
+            """Wait for a connection, as while the pool has none."""
+            waiting.set()
+            await longer_than_an_echo.wait()
+            raise OperationalError
+
+        monkeypatch.setattr(listening, "send_notification_async", wait)
+        await asyncio.wait_for(waiting.wait(), 20)
+        await asyncio.sleep(3 * listening.ECHO_TIMEOUT)
+        longer_than_an_echo.set()
+        assert receiver.received.empty()
+        assert receiver.listener.is_alive
+
     played(story)
