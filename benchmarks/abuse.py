@@ -222,7 +222,7 @@ async def measure(target: AbuseTarget, pids: list[int], seconds: float, *, victi
 
 def _running_job_with_log(org_slug: str, pool: str) -> str:
     """Return the id of a running job that has printed 4 MiB, on a lease that outlives the measurement."""
-    from orchestrator import services  # noqa: PLC0415 - after the settings
+    from orchestrator.step_logs import job_log_writes  # noqa: PLC0415 - after the settings
     from runtime_jobs.models import Project  # noqa: PLC0415 - likewise
     from runtime_jobs.specs import JOB_TYPES  # noqa: PLC0415 - likewise
     from tests import factories  # noqa: PLC0415 - likewise
@@ -233,7 +233,7 @@ def _running_job_with_log(org_slug: str, pool: str) -> str:
     worker = factories.WorkerFactory(pool=Pool.objects.get(slug=pool))
     lease = factories.claimed(worker, job_types=("steps",)).lease
     for seq in range(LOG_CHUNKS):
-        services.append_log(lease_ulid=lease.lease_ulid, worker=worker, seq=seq, chunk=b"x" * LOG_CHUNK_BYTES)
+        job_log_writes.append_log(lease_ulid=lease.lease_ulid, worker=worker, seq=seq, chunk=b"x" * LOG_CHUNK_BYTES)
     return job.job_ulid
 
 

@@ -19,12 +19,14 @@ from benchmarks import servers, tenants
 from benchmarks.environment import Cluster
 from benchmarks.load import LoadPlan, loaded
 from benchmarks.sizes import Sizes
-from orchestrator import services
 from orchestrator.job_tokens.claims import TokenPurpose, new_token
 from orchestrator.job_tokens.partitions import create_partitions, partition_name
 from orchestrator.protocols.shithub.jobs.calls import perform_call
 from orchestrator.protocols.shithub.jobs.effects import check_cancel
-from orchestrator.services import WorkflowRunRequest
+from orchestrator.secrets.operations import set_secret
+from orchestrator.services import actions_runners
+from orchestrator.workflows import runs
+from orchestrator.workflows.runs import WorkflowRunRequest
 from runtime_jobs.models import Job, JobStep, Repository, WorkflowEvent, WorkflowRun
 from runtime_jobs.workflows.parsing import parse_workflow
 from tests.factories import ALICE, COMMIT, OPERATOR
@@ -70,7 +72,7 @@ class _World:
             project=project, owner="shithub", name="bench", is_private=True, origin="/srv/bench.git"
         )
         for number in range(SECRETS):
-            services.set_secret(
+            set_secret(
                 organization=project.organization,
                 repository=None,
                 name=f"SECRET_{number}",
@@ -97,7 +99,7 @@ class _World:
             actor_name="alice",
             correlation_id="bench",
         )
-        return services.start_workflow_run(request, default_pool="actions", actor=ALICE).run
+        return runs.start_workflow_run(request, default_pool="actions", actor=ALICE).run
 
     def fill(self, jobs: int) -> None:
         """Let so many jobs wait: the job of a new run, and copies of it with its step."""
@@ -124,7 +126,7 @@ class _World:
         found = []
         for _ in range(number):
             self._runners += 1
-            row, _, token = services.register_runner(
+            row, _, token = actions_runners.register_runner(
                 name=f"runner-{self._runners}",
                 labels=[LABEL],
                 capacity=RUNNER_CAPACITY,

@@ -37,8 +37,8 @@ from benchmarks.runners import MOST_CHANNELS, RunnerTenant, channel_path
 from benchmarks.sizes import Sizes
 from benchmarks.waiting import allow_sockets
 from benchmarks.websocket import ChannelConnection
-from orchestrator import services
 from orchestrator.protocols.bencher.channel.claims import claim_for_runner
+from orchestrator.services import heartbeat
 from runtime_jobs.models import Job
 from tests.factories import submitted_steps
 from workers.models import Worker
@@ -461,6 +461,6 @@ def _claim_seconds(runner: Worker) -> float:
     found = claim_for_runner(runner)
     seconds = time.perf_counter() - began
     assert found.claimed is not None, runner.slug
-    services.release(lease_ulid=found.claimed.lease.lease_ulid, worker=runner)
+    heartbeat.release(lease_ulid=found.claimed.lease.lease_ulid, worker=runner)
     Job.objects.filter(pk=found.claimed.job.pk).update(release_count=0)
     return seconds

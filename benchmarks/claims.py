@@ -18,7 +18,7 @@ from benchmarks.lifecycles import libraries
 from benchmarks.load import LoadPlan, loaded
 from benchmarks.peers_runner import ratio
 from benchmarks.sizes import Sizes
-from orchestrator import services
+from orchestrator.services import claiming
 from runtime_jobs.models import Job
 from tests.factories import offer
 from workers.models import Worker
@@ -102,4 +102,4 @@ def _over_http(cluster: Cluster, sizes: Sizes, layout: str, tenant: tenants.Tena
 def _operation(tenant: tenants.Tenants) -> Callable[[], Any]:
     """Claim as the last worker, which no other caller uses."""
     worker = Worker.objects.select_related("pool").get(worker_id=tenant.workers[-1][0])
-    return lambda: services.claim(worker=worker, offer=offer(worker, job_types=("steps",)), acknowledge=True)
+    return lambda: claiming.claim(worker=worker, offer=offer(worker, job_types=("steps",)), acknowledge=True)

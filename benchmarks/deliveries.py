@@ -24,9 +24,8 @@ from django.conf import settings
 from benchmarks import servers
 from benchmarks.environment import Cluster
 from benchmarks.sizes import Sizes
-from orchestrator import services
-from orchestrator.models import Delivery, Webhook
-from orchestrator.services.webhooks import WebhookTerms
+from orchestrator.webhooks.models import Delivery, Webhook
+from orchestrator.webhooks.operations import WebhookTerms, create_webhook
 from orchestrator.webhooks.sender import Message, Sender
 from orchestrator.webhooks.signatures import new_key
 from runtime_jobs.db_time import database_now
@@ -114,7 +113,7 @@ def _receiver() -> Iterator[str]:
 
 def _webhook(url: str) -> Webhook:
     organization = OrganizationFactory(slug=f"hooks-{uuid4().hex[:12]}")
-    return services.create_webhook(organization=organization, terms=WebhookTerms(url=url), actor=ALICE)[0]
+    return create_webhook(organization=organization, terms=WebhookTerms(url=url), actor=ALICE)[0]
 
 
 def _insert(webhooks: list[Webhook]) -> list[str]:

@@ -10,7 +10,8 @@ from django.db import connection, transaction
 
 from benchmarks import tenants
 from leases.models import Lease
-from orchestrator import services
+from orchestrator.services import heartbeat, job_end
+from orchestrator.services.submission import submit
 from runtime_jobs.events import canonical_event
 from runtime_jobs.models import Job, JobEvent
 from runtime_jobs.specs import JOB_TYPES
@@ -65,12 +66,12 @@ def _ended_job(org: str, pool: str) -> tuple[Job, Lease]:
     tenants.number_jobs()
     project = tenants.project(org, pool)
     given = submission(project, PayloadSpec(SCAN, PAYLOAD, 300, {"advisories": "cursor-1"}))
-    services.submit(given, policy=JOB_TYPES[SCAN].policy(**TIMINGS), default_pool=pool, actor=ALICE)
+    submit(given, policy=JOB_TYPES[SCAN].policy(**TIMINGS), default_pool=pool, actor=ALICE)
     lease = claimed(WorkerFactory(pool__slug=pool), job_types=(SCAN,)).lease
     for phase in PHASES:
-        services.report(lease_ulid=lease.lease_ulid, worker=lease.worker, phase=phase)
+        heartbeat.report(lease_ulid=lease.lease_ulid, worker=lease.worker, phase=phase)
     result = {"outputs": {"critical": 0, "high": 3, "medium": 12}}
-    job = services.complete(lease_ulid=lease.lease_ulid, worker=lease.worker, exit_code=0, result=result)
+    job = job_end.complete(lease_ulid=lease.lease_ulid, worker=lease.worker, exit_code=0, result=result)
     return Job.objects.get(pk=job.pk), lease
 
 

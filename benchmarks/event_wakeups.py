@@ -61,8 +61,8 @@ def _table(found: dict[str, list[dict[str, float]]]) -> list[str]:
 
 async def _listen(way: str, rate: float | None, seconds: float) -> dict[str, float]:
     """Return the milliseconds from each commit to its listener, the commits/s of the writers, and the cores in use."""
-    from orchestrator.notifications import event_reader  # noqa: PLC0415 - after the settings
-    from orchestrator.notifications.event_channels import EventFilter  # noqa: PLC0415 - likewise
+    from orchestrator.events import reader as event_reader  # noqa: PLC0415 - after the settings
+    from orchestrator.events.channels import EventFilter  # noqa: PLC0415 - likewise
 
     interval = event_reader.POLL_INTERVAL
     reader = event_reader.EventReader()
@@ -86,7 +86,7 @@ async def _idle(seconds: float) -> dict[str, float]:
 
 
 async def _receive(items: Any, way: str, rate: float, seconds: float) -> dict[str, float]:
-    from orchestrator.notifications.event_reader import Gap  # noqa: PLC0415 - after the settings
+    from orchestrator.events.reader import Gap  # noqa: PLC0415 - after the settings
 
     received: dict[str, float] = {}
     writers = Writers(WritePlan([ORGANIZATION], POOL, rate, seconds, CHANNEL if way == "notify" else ""))

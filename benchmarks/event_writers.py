@@ -91,8 +91,8 @@ def _write(plan: WritePlan) -> dict[str, Any]:
     from django.db import connection  # noqa: PLC0415 - after the settings
 
     from benchmarks import tenants  # noqa: PLC0415 - likewise
-    from orchestrator.notifications.announcer import Announcer  # noqa: PLC0415 - likewise
-    from orchestrator.notifications.listener import send_notification  # noqa: PLC0415 - likewise
+    from orchestrator.pubsub.announcer import Announcer  # noqa: PLC0415 - likewise
+    from orchestrator.pubsub.listener import send_notification  # noqa: PLC0415 - likewise
     from tests.factories import submitted_steps  # noqa: PLC0415 - likewise
 
     announcer = Announcer("events", lambda _: send_notification(plan.channel, ""), interval=NOTIFY_INTERVAL)

@@ -21,10 +21,10 @@ from django.db import connections
 from benchmarks import ended_jobs, replays, servers, tenants
 from benchmarks.environment import Cluster
 from benchmarks.sizes import Sizes
-from orchestrator import services
 from orchestrator.artifacts.storage import artifact_storage
 from orchestrator.evidence.signing_keys import public_keys
 from orchestrator.evidence.verifying import VerifiedBundle, verify_bundle
+from orchestrator.services.submission import submit
 from runtime_jobs.models import Job, Plan, StoredArtifact
 from runtime_jobs.specs import JOB_TYPES
 from runtime_jobs.specs.exports import AUDIT_BUNDLE
@@ -64,7 +64,7 @@ def _exported(cluster: Cluster, org: str) -> tuple[Job, int]:
     payload = {"format": AUDIT_BUNDLE, "since": SINCE}
     given = submission(tenants.project(org, POOL), PayloadSpec(EXPORT, payload, round(EXPORT_WITHIN)))
     policy = JOB_TYPES[EXPORT].policy(**TIMINGS)
-    job = services.submit(given, policy=policy, default_pool=POOL, actor=ALICE).job
+    job = submit(given, policy=policy, default_pool=POOL, actor=ALICE).job
     connections.close_all()
     with servers.dispatcher(cluster) as process:
         until = time.monotonic() + EXPORT_WITHIN

@@ -18,7 +18,7 @@ from django.db import connection
 from benchmarks import lists, plot, tenants
 from benchmarks.environment import Cluster
 from benchmarks.sizes import Sizes
-from orchestrator import services
+from orchestrator.services import claiming, heartbeat
 from runtime_jobs.models import Job
 from tests.factories import PoolFactory, WorkerFactory, offer
 from workers.models import Worker
@@ -55,10 +55,10 @@ class FilledPool:
 
     def claim(self) -> float:
         started = time.perf_counter()
-        claimed = services.claim(worker=self.worker, offer=offer(self.worker, job_types=("steps",)))
+        claimed = claiming.claim(worker=self.worker, offer=offer(self.worker, job_types=("steps",)))
         seconds = time.perf_counter() - started
         assert claimed is not None, self.name
-        services.release(lease_ulid=claimed.lease.lease_ulid, worker=self.worker)
+        heartbeat.release(lease_ulid=claimed.lease.lease_ulid, worker=self.worker)
         Job.objects.filter(pk=claimed.job.pk).update(release_count=0)
         return seconds
 
@@ -148,7 +148,7 @@ def _leased(sizes: Sizes) -> list[Point]:
         _warm_up(pool)
         seconds[bool(held)] += [pool.claim() for _ in range(max(ROUND, sizes.samples // LEASED_TURNS))]
         for worker, lease_ulid in held:
-            services.release(lease_ulid=lease_ulid, worker=worker)
+            heartbeat.release(lease_ulid=lease_ulid, worker=worker)
     medians = {is_leased: round(statistics.median(found) * 1000, 3) for is_leased, found in seconds.items()}
     return [Point(leased, medians[True], medians[False])]
 
@@ -158,7 +158,7 @@ def _hold(workers: list[Worker], number: int) -> list[tuple[Worker, str]]:
     held = []
     for place in range(number):
         worker = workers[place // tenants.MOST_HELD]
-        claimed = services.claim(worker=worker, offer=offer(worker, job_types=("steps",)))
+        claimed = claiming.claim(worker=worker, offer=offer(worker, job_types=("steps",)))
         assert claimed is not None, worker.slug
         held.append((worker, claimed.lease.lease_ulid))
     return held

@@ -24,7 +24,7 @@ from urllib.parse import urlencode, urlsplit
 from benchmarks import servers, tenants
 from benchmarks.environment import Cluster
 from benchmarks.sizes import Sizes
-from orchestrator import services
+from orchestrator.services import credentials
 from runtime_jobs.events import Actor
 from runtime_jobs.models import Project
 from workers.registry.tokens import PROJECT_PREFIX
@@ -130,7 +130,7 @@ def _project() -> Project:
 
 def _bearer(url: str, project: Project) -> str:
     """Return a token of the registry, from the endpoint that docker clients use. It is valid for five minutes."""
-    _, key = services.create_api_token(
+    _, key = credentials.create_api_token(
         organization=project.organization, project=project, name="bench", scopes=[], actor=OPERATOR
     )
     assert key.startswith(PROJECT_PREFIX)

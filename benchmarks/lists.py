@@ -12,7 +12,7 @@ from django.db import connection
 from django.test import Client
 
 from benchmarks import tenants
-from orchestrator import services
+from orchestrator.services import job_end
 from runtime_jobs.models import Job, Organization
 from tests.factories import WorkerFactory, api_token, claimed
 
@@ -59,9 +59,9 @@ def _end_jobs(pool: str, *, completed: int, failed: int) -> None:
     """Let so many jobs of a pool end: one of each by its operations, the others as their copies without events."""
     worker = WorkerFactory(slug=f"{pool}-ends", pool__slug=pool)
     lease = claimed(worker, job_types=("steps",)).lease
-    done = services.complete(lease_ulid=lease.lease_ulid, worker=worker, result=None)
+    done = job_end.complete(lease_ulid=lease.lease_ulid, worker=worker, result=None)
     lease = claimed(worker, job_types=("steps",)).lease
-    broken = services.fail(lease_ulid=lease.lease_ulid, worker=worker, reason="command_failed")
+    broken = job_end.fail(lease_ulid=lease.lease_ulid, worker=worker, reason="command_failed")
     for job, number in ((done, completed), (broken, failed)):
         if number > 1:
             tenants.copy(job, number - 1, events=False)

@@ -18,11 +18,11 @@ from django.db import connections
 from benchmarks import sandbox, servers, tenants
 from benchmarks.environment import Cluster
 from benchmarks.sizes import Sizes
-from orchestrator import services
-from orchestrator.models import Replay
-from orchestrator.replays.comparison import MATCH, confirm_record
-from orchestrator.selectors.replays import replay_record
-from orchestrator.services import ReplayRequest
+from orchestrator.evidence import replays
+from orchestrator.evidence.replay_comparison import MATCH, confirm_record
+from orchestrator.evidence.replay_models import Replay
+from orchestrator.evidence.replay_reads import replay_record
+from orchestrator.evidence.replays import ReplayRequest
 from runtime_jobs.models import Job
 from runtime_jobs.specs import Pattern
 from tests.factories import OPERATOR, submitted_steps
@@ -48,7 +48,7 @@ def measure(cluster: Cluster, _sizes: Sizes, _before: dict[str, Any]) -> dict[st
         try:
             _wait(lambda: not Job.objects.filter(pool=POOL, finished_at=None).exists())
             for job in jobs:
-                services.replay(ReplayRequest(job, "benchmark", OPERATOR, is_sealed=True))
+                replays.replay(ReplayRequest(job, "benchmark", OPERATOR, is_sealed=True))
             _wait(lambda: not Replay.objects.filter(verdict=None).exists())
         finally:
             worker.terminate()

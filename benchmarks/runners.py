@@ -9,8 +9,8 @@ from django.conf import settings
 from django.utils import timezone
 
 from benchmarks import tenants
-from orchestrator import services
 from orchestrator.results.models import Branch, Report, Testbed
+from orchestrator.services import submission as service_submission
 from runtime_jobs.models import Job, Project
 from runtime_jobs.specs import configured_policy
 from runtime_jobs.specs.oci import OCI, OciSpec
@@ -41,7 +41,7 @@ class RunnerTenant:
             image_digest=DIGEST,
             timeout_seconds=600,
         )
-        job = services.submit(
+        job = service_submission.submit(
             submission(self.project, order, pool=settings.RUNNER_POOL),
             policy=configured_policy(OCI),
             default_pool=settings.RUNNER_POOL,

@@ -24,8 +24,8 @@ import requests
 from benchmarks import servers, tenants
 from benchmarks.environment import Cluster
 from benchmarks.sizes import Sizes
-from orchestrator import services
-from orchestrator.services.unit_of_work import UnitOfWork, operation
+from orchestrator.core.unit_of_work import UnitOfWork, operation
+from orchestrator.step_logs import step_log_writes
 from orchestrator.step_logs.finalizing import finalize_log
 from runtime_jobs.models import JobStep, StepLog
 from tests.factories import WorkerFactory, claimed, submitted_steps
@@ -89,7 +89,7 @@ def new_step() -> JobStep:
 @operation
 def append(uow: UnitOfWork, step: JobStep, seq: int, data: bytes, masks: tuple[bytes, ...]) -> None:
     """Append a chunk, as the runner's call does."""
-    services.append_step_log(uow, step=step, seq=seq, data=data, masks=masks)
+    step_log_writes.append_step_log(uow, step=step, seq=seq, data=data, masks=masks)
 
 
 def _secrets(count: int) -> tuple[bytes, ...]:

@@ -23,8 +23,9 @@ from benchmarks.event_listeners import EVENTS_PATH, ListenPlan, listening
 from benchmarks.event_writers import WritePlan, written
 from benchmarks.load import LoadPlan, begun
 from benchmarks.sizes import Sizes
-from orchestrator import services
-from orchestrator.services import Claimed
+from orchestrator.services.claiming import Claimed
+from orchestrator.services.submission import submit
+from orchestrator.step_logs import job_log_writes
 from runtime_jobs.identifiers import uuid_of
 from runtime_jobs.specs import JOB_TYPES
 from runtime_jobs.specs.payload import PACK_RUN, PayloadSpec
@@ -158,7 +159,7 @@ def _new_run() -> Claimed:
     """Return the lease of a new pack run whose log has a first chunk."""
     project = tenants.project(TENANTS[0], POOL)
     spec = PayloadSpec(PACK_RUN, simple_payload(project.organization), timeout_seconds=600)
-    services.submit(
+    submit(
         submission(project, spec),
         policy=JOB_TYPES[PACK_RUN].policy(**TIMINGS),
         default_pool=POOL,
@@ -170,7 +171,7 @@ def _new_run() -> Claimed:
 
 
 def _append(claim: Claimed, number: int) -> None:
-    services.append_log(
+    job_log_writes.append_log(
         lease_ulid=claim.lease.lease_ulid, worker=claim.lease.worker, seq=number, chunk=f"{number}\n".encode()
     )
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from django.db import connection
 
-from orchestrator import services
+from orchestrator.services import limits
 from runtime_jobs.models import Job, JobEvent, Organization, Project
 from tests.factories import (
     OPERATOR,
@@ -66,7 +66,7 @@ def _hired(pool: Any, number: int) -> Any:
 
 
 def limited(org: str, most: int) -> None:
-    services.set_limit(org_slug=org, max_active=most, actor=OPERATOR, reason="benchmark")
+    limits.set_limit(org_slug=org, max_active=most, actor=OPERATOR, reason="benchmark")
 
 
 def fill(org: str, pool: str, jobs: int, *, events: bool = True) -> None:

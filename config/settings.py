@@ -143,7 +143,7 @@ IMAGE_UPLOAD_LIMIT_BYTES = env.int(
 IMAGE_UPLOAD_SECONDS = env.float("IMAGE_UPLOAD_SECONDS", default=3600.0)  # until its body has arrived, under ASGI
 IMAGE_SPOOL_BYTES = env.int("IMAGE_SPOOL_BYTES", default=8 << 30)  # that one process is receiving at a time
 
-# --- Keys of workflow jobs (orchestrator.sealing) ---------------------------------------------------------------------
+# --- Keys of workflow jobs (orchestrator.core.sealing) ----------------------------------------------------------------
 # 32 bytes in base64; empty: a file of STATE_DIR, which the first use creates. All processes need the same key.
 ACTIONS_ROOT_KEY = env.str("ACTIONS_ROOT_KEY", default="")
 # Former keys: they verify and open, and neither sign nor seal. `manage.py reseal` makes them unnecessary.
@@ -386,7 +386,7 @@ RETENTION_DAYS = retention_days(env)
 # --- Housekeeping (orchestrator.housekeeping) -------------------------------------------------------------------------
 HOUSEKEEPING_THREADS = env.int("HOUSEKEEPING_THREADS", default=4)  # tasks that one process executes at a time
 
-# --- Schedules and bulk actions (orchestrator.recurring, orchestrator.bulk_actions) ----------------------------------
+# --- Schedules and bulk actions (orchestrator.schedules, orchestrator.bulk_actions) ----------------------------------
 SCHEDULES_PER_ORGANIZATION = env.int("SCHEDULES_PER_ORGANIZATION", default=200)
 BULK_ACTION_TARGETS = env.int("BULK_ACTION_TARGETS", default=20_000)  # jobs or incidents of one bulk action
 BULK_ACTIONS_PER_ORGANIZATION = env.int("BULK_ACTIONS_PER_ORGANIZATION", default=10)  # that have not ended

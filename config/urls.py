@@ -42,6 +42,6 @@ urlpatterns = [
     path("metrics", health.metrics),
     path("", include("orchestrator.protocols.stella.runs.urls")),
     path("", include("orchestrator.protocols.github.urls")),
-    path("", include("orchestrator.ingest.urls")),
-    path("", include("orchestrator.workflows.urls")),
+    path("", include("orchestrator.protocols.ingest.urls")),
+    path("", include("orchestrator.protocols.workflow_pages.urls")),
 ]

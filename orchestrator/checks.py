@@ -102,7 +102,7 @@ def breakers(**_: Any) -> list[CheckMessage]:
 @register(SETTINGS)
 def token_cache(**_: Any) -> list[CheckMessage]:
     """Report a cache that would accept a revoked token for more than a second."""
-    from orchestrator.http.auth.principal_cache import MAX_SECONDS  # noqa: PLC0415 - and with it the HTTP API
+    from orchestrator.core.principal_cache import MAX_SECONDS  # noqa: PLC0415 - and with it the HTTP API
 
     seconds = settings.AUTH_CACHE_SECONDS
     if 0 <= seconds <= MAX_SECONDS:
@@ -178,7 +178,7 @@ def artifact_bucket(**_: Any) -> list[CheckMessage]:
 @register(SETTINGS)
 def root_keys(**_: Any) -> list[CheckMessage]:
     """Report root keys that are not 32 bytes in base64, by their place. The message contains nothing of the key."""
-    from orchestrator.sealing import decode_root_key  # noqa: PLC0415 - and with it the cryptography library
+    from orchestrator.core.sealing import decode_root_key  # noqa: PLC0415 - and with it the cryptography library
 
     named = [("ACTIONS_ROOT_KEY", settings.ACTIONS_ROOT_KEY)] if settings.ACTIONS_ROOT_KEY else []
     named += [(f"ACTIONS_ROOT_KEYS_OLD[{place}]", text) for place, text in enumerate(settings.ACTIONS_ROOT_KEYS_OLD)]

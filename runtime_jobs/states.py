@@ -209,7 +209,7 @@ class Conclusion(TextChoices):
 OPEN_STEP_STATUSES = (StepStatus.QUEUED, StepStatus.RUNNING)
 ENDED_STEP_STATUSES = (StepStatus.COMPLETED, StepStatus.CANCELLED, StepStatus.SKIPPED)
 
-# A repetition of the end is answered with what is stored (`orchestrator.services.steps`) and is no transition.
+# A repetition of the end is answered with what is stored (`orchestrator.step_logs.steps`) and is no transition.
 STEP_TRANSITIONS: dict[str, frozenset[str]] = {
     StepStatus.QUEUED: frozenset({StepStatus.RUNNING, *ENDED_STEP_STATUSES}),
     StepStatus.RUNNING: frozenset(ENDED_STEP_STATUSES),

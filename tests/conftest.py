@@ -65,7 +65,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def _write_no_counters() -> None:
     """Keep the thread of the counters away from the database, which no other test expects to change."""
-    from orchestrator import counters  # noqa: PLC0415 - after the settings
+    from orchestrator.core import counters  # noqa: PLC0415 - after the settings
 
     counters.WRITE_SECONDS = 24 * 3600.0
     atexit.unregister(counters._buffer.write_and_disconnect)

@@ -9,9 +9,11 @@ import factory
 from leases.models import Lane
 from leases.scheduling.claims import Offer
 from leases.scheduling.lanes import LaneUpdates, get_lane
-from orchestrator import services
-from orchestrator.services import Claimed, ConcurrencyGroup, Submission
-from orchestrator.services.bulk_write import Changes, write_changes
+from orchestrator.core.bulk_write import Changes, write_changes
+from orchestrator.services import claiming, personal_keys
+from orchestrator.services.claiming import Claimed
+from orchestrator.services.concurrency import ConcurrencyGroup
+from orchestrator.services.submission import Submission, submit
 from runtime_jobs.events import Actor
 from runtime_jobs.models import ApiToken, Job, Organization, Plan, Project
 from runtime_jobs.models.tenants import Scope
@@ -149,7 +151,7 @@ def api_token(organization: Organization, scopes: tuple[str, ...] = tuple(Scope.
 
 def personal_key(user: Any, **options: Any) -> str:
     """A new key of this person for the Bencher API, in plain; `is_jwt=True` for a JSON Web Token."""
-    return services.create_personal_key(user=user, name="test", creator=None, actor=OPERATOR, **options)[1]
+    return personal_keys.create_personal_key(user=user, name="test", creator=None, actor=OPERATOR, **options)[1]
 
 
 def project_key(project: Project, **columns: Any) -> str:
@@ -191,7 +193,7 @@ def submitted(
     """A queued job, or a blocked one."""
     on = tuple(job.job_ulid for job in depends_on)
     given = submission(project or ProjectFactory(), spec(**changes), depends_on=on, group=group, priority=priority)
-    return services.submit(given, policy=policy, default_pool="shared-linux", actor=ALICE, now=now).job
+    return submit(given, policy=policy, default_pool="shared-linux", actor=ALICE, now=now).job
 
 
 def submission(project: Project, wanted: Any, **changes: Any) -> Submission:
@@ -226,7 +228,7 @@ def submitted_steps(
     """A queued job of type `steps`."""
     given = submission(project or ProjectFactory(), steps_spec(**changes), pool=pool)
     policy = policy or JOB_TYPES["steps"].policy(**TIMINGS)
-    return services.submit(given, policy=policy, default_pool="shared-linux", actor=ALICE, now=now).job
+    return submit(given, policy=policy, default_pool="shared-linux", actor=ALICE, now=now).job
 
 
 def demanding(job: Job, **columns: Any) -> None:
@@ -261,7 +263,7 @@ def claimed(
     """The next job, on a lease of this worker. `acknowledge=True` leaves it granted."""
     worker = worker or WorkerFactory()
     offered = offer(worker, job_types=job_types)
-    found = services.claim(worker=worker, offer=offered, acknowledge=acknowledge, **kwargs)
+    found = claiming.claim(worker=worker, offer=offered, acknowledge=acknowledge, **kwargs)
     assert found is not None
     return found
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from orchestrator import services
+from orchestrator.services import packs
 from runtime_jobs.models import Organization, PackVersion
 from runtime_jobs.specs import public_digest
 from tests.factories import ALICE
@@ -19,7 +19,7 @@ SIMPLE_PLAN: dict[str, Any] = {"steps": ["true"]}
 
 
 def register(organization: Organization, plan: Any = PLAN, pack_id: str = PACK, version: str = VERSION) -> PackVersion:
-    return services.register_pack_version(
+    return packs.register_pack_version(
         organization=organization, pack_id=pack_id, version=version, plan=plan, actor=ALICE
     )[0]
 

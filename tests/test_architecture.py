@@ -85,7 +85,7 @@ def test_the_server_imports_nothing_of_the_agent():
 SHARED_WITH_THE_COMMAND_LINE = (
     "orchestrator.evidence.verifying",
     "orchestrator.evidence.public_keys",
-    "orchestrator.replays.comparison",
+    "orchestrator.evidence.replay_comparison",
 )
 LIBRARIES_OF_THE_COMMAND_LINE = {*sys.stdlib_module_names, "requests", "cryptography"}
 
@@ -148,9 +148,9 @@ def _writes(function: ast.expr) -> bool:
 
 WRITERS = {
     "orchestrator.services.transitions": "jobs and leases",
-    "orchestrator.services.operator_actions": "workers",
+    "orchestrator.services.worker_state": "workers",
     "orchestrator.services.runners": "archived workers",
-    "orchestrator.services.breakers": "breakers",
+    "orchestrator.incidents.breakers": "breakers",
 }
 
 
@@ -163,7 +163,7 @@ def test_only_the_operations_of_steps_write_the_status_of_a_step():
     """Modules that read steps have no assignment to an attribute `status` of anything."""
     readers = {name for name, tree in MODULES.items() if "runtime_jobs.models.JobStep" in imports(tree)}
     assert len(readers) > 2
-    assert {name for name in readers if any(writes_of(MODULES[name], "status"))} == {"orchestrator.services.steps"}
+    assert {name for name in readers if any(writes_of(MODULES[name], "status"))} == {"orchestrator.step_logs.steps"}
 
 
 def test_only_the_claim_writes_a_state_in_sql():
@@ -177,12 +177,12 @@ def test_only_the_claim_writes_a_state_in_sql():
     assert raw == []
 
 
-UNIT_OF_WORK = "orchestrator.services.unit_of_work"
+UNIT_OF_WORK = "orchestrator.core.unit_of_work"
 
 
 def test_only_the_unit_of_work_writes_rows_in_bulk():
     """`bulk_write` writes any column, also a state."""
-    users = {name for name, tree in MODULES.items() if "orchestrator.services.bulk_write" in imports(tree)}
+    users = {name for name, tree in MODULES.items() if "orchestrator.core.bulk_write" in imports(tree)}
     assert users == {UNIT_OF_WORK}
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from config.paths import BASE_DIR
-from orchestrator.services.workflow_claims import prepare_job
+from orchestrator.workflows.claims import prepare_job
 from runtime_jobs.models import Job, JobStep, WorkflowEvent, WorkflowRun
 from runtime_jobs.workflows.diagnostics import Severity
 from runtime_jobs.workflows.matching import TriggerEvent, is_triggered

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from leases.models import Lease
-from orchestrator import services
-from orchestrator.services import BatchJob, BatchSubmission
+from orchestrator.services import batches, claiming
+from orchestrator.services.batches import BatchJob, BatchSubmission
 from runtime_jobs.models import Job, Project, Repository, WorkflowRun
 from runtime_jobs.specs import ActionsSpec, ActionsStep, configured_policy
 from tests.factories import ALICE, COMMIT, ProjectFactory, WorkerFactory, offer
@@ -37,7 +37,7 @@ def queued_workflow_job(
     repository = repository or make_repository()
     project = repository.project
     spec = ActionsSpec(job_key="build", job_name="build", steps=STEPS, timeout_minutes=5, permissions=permissions or {})
-    outcome = services.submit_batch(
+    outcome = batches.submit_batch(
         BatchSubmission(
             org_slug=project.organization.slug,
             project_slug=project.slug,
@@ -71,6 +71,6 @@ def claimed_workflow_job(repository: Repository | None = None, **columns: Any) -
     """A run of a workflow file whose job a worker has claimed."""
     run, _ = queued_workflow_job(repository, **columns)
     worker = WorkerFactory()
-    claim = services.claim(worker=worker, offer=offer(worker, job_types=("actions",)), acknowledge=False)
+    claim = claiming.claim(worker=worker, offer=offer(worker, job_types=("actions",)), acknowledge=False)
     assert claim is not None
     return ClaimedWorkflowJob(run, claim.job, worker, claim.lease)

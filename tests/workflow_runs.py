@@ -3,8 +3,9 @@
 import itertools
 from typing import Any
 
-from orchestrator import services
-from orchestrator.services import WorkflowRunRequest
+from orchestrator.services import cancellation, claiming, job_end
+from orchestrator.workflows import runs
+from orchestrator.workflows.runs import WorkflowRunRequest
 from runtime_jobs.models import Job, Project, Repository, WorkflowEvent, WorkflowRun
 from runtime_jobs.states import FailureReason
 from runtime_jobs.workflows.parsing import parse_workflow
@@ -51,7 +52,7 @@ def started(jobs: dict[str, dict[str, Any] | None] | str, of: Repository | None 
     top = changes.pop("top", {})
     text = jobs if isinstance(jobs, str) else workflow_text(jobs, **top)
     asked = request(text, of, **changes)
-    return services.start_workflow_run(asked, default_pool="shared-linux", actor=ALICE).run
+    return runs.start_workflow_run(asked, default_pool="shared-linux", actor=ALICE).run
 
 
 def job_of(run: WorkflowRun, key: str) -> Job:
@@ -78,7 +79,7 @@ class Runner:
     def claim(self) -> Job | None:
         """The next job, begun."""
         offered = offer(self.worker, job_types=("actions",), offers=frozenset({LABEL}))
-        found = services.claim(worker=self.worker, offer=offered)
+        found = claiming.claim(worker=self.worker, offer=offered)
         if found is None:
             return None
         self.claimed.setdefault(found.job.spec["job_key"], []).append(found.lease.lease_ulid)
@@ -92,11 +93,11 @@ class Runner:
         lease = self.claimed[key].pop(0)
         result = {"status": "completed", "conclusion": conclusion}
         if conclusion in {"success", "neutral", "skipped"}:
-            return services.complete(lease_ulid=lease, worker=self.worker, result=result)
+            return job_end.complete(lease_ulid=lease, worker=self.worker, result=result)
         if conclusion == "cancelled":
-            return services.stop_by_worker(lease_ulid=lease, worker=self.worker)
+            return cancellation.stop_by_worker(lease_ulid=lease, worker=self.worker)
         reason = FailureReason.TIMED_OUT if conclusion == "timed_out" else FailureReason.COMMAND_FAILED
-        return services.fail(lease_ulid=lease, worker=self.worker, reason=reason, message="", result=result)
+        return job_end.fail(lease_ulid=lease, worker=self.worker, reason=reason, message="", result=result)
 
     def run_all(self, **conclusions: str) -> list[str]:
         """Claim and end jobs until there is none. Returns their keys in order."""

@@ -7,8 +7,8 @@ from django.http import HttpRequest
 
 from orchestrator.admin.base import BaseAdmin, actor_of
 from orchestrator.admin.forms import LineListField
+from orchestrator.core.operator_events import record_operator_event, to_json_value
 from orchestrator.http.client_ip import client_address
-from orchestrator.services.operator_events import record_operator_event, to_json_value
 
 
 class AuditedAdmin(BaseAdmin):

@@ -10,13 +10,12 @@ from unfold.dataclasses import UnfoldAction
 from unfold.decorators import action, display
 from unfold.enums import ActionVariant
 
-from orchestrator import services
 from orchestrator.admin import formatting
 from orchestrator.admin.base import ReadOnlyAdmin
 from orchestrator.admin.confirm import confirm_for_row
 from orchestrator.admin.filters import ChoiceFilter, RelatedOrganizationFilter
-from orchestrator.bulk_actions.models import BulkStatus, TargetOutcome
-from orchestrator.models import BulkAction
+from orchestrator.bulk_actions.models import BulkAction, BulkStatus, TargetOutcome
+from orchestrator.bulk_actions.operations import abort_bulk_action
 
 COLOURS = {"pending": "info", "running": "info", "aborting": "warning", "aborted": "warning", "completed": "success"}
 REFUSALS_DISPLAYED = 50
@@ -86,7 +85,7 @@ class BulkActionAdmin(ReadOnlyAdmin):
         """Stop the action."""
 
         def act(row: BulkAction, arguments: dict[str, Any]) -> str:
-            aborted = services.abort_bulk_action(bulk_action_ulid=row.bulk_action_ulid, **arguments)
+            aborted = abort_bulk_action(bulk_action_ulid=row.bulk_action_ulid, **arguments)
             return f"Bulk action is {aborted.status}"
 
         text = "No further job or incident is changed. What was changed stays changed."

@@ -9,14 +9,13 @@ from django.utils.safestring import SafeString
 from unfold.dataclasses import UnfoldAction
 from unfold.decorators import action, display
 
-from orchestrator import services
 from orchestrator.admin import formatting
 from orchestrator.admin.base import LargeTableAdmin
 from orchestrator.admin.confirm import ConfirmPage, audit_arguments, confirm_and_act
 from orchestrator.admin.filters import ChoiceFilter, CreatedFilter, ExactFilter, OrganizationFilter
 from orchestrator.admin.forms import ReasonForm
-from orchestrator.models import Delivery, Webhook
-from orchestrator.webhooks.models import DeliveryStatus
+from orchestrator.webhooks import deliveries
+from orchestrator.webhooks.models import Delivery, DeliveryStatus, Webhook
 
 COLOURS = {"pending": "info", "succeeded": "success", "dead": "danger"}
 TRIES_DISPLAYED = 20
@@ -112,7 +111,7 @@ class DeliveryAdmin(LargeTableAdmin):
         )
 
         def act() -> str:
-            services.redeliver(
+            deliveries.redeliver(
                 webhook_ulid=delivery.webhook.webhook_ulid if delivery.webhook else "",
                 delivery_ulid=delivery.delivery_ulid,
                 **audit_arguments(request, form),

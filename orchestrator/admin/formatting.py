@@ -11,7 +11,7 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from unfold.decorators import display
 
-from orchestrator.selectors.log_tails import redact_lease_ids
+from orchestrator.step_logs.log_tails import redact_lease_ids
 
 NO_VALUE = "-"
 _UNITS = ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s"))

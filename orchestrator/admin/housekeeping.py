@@ -10,14 +10,14 @@ from django.utils.safestring import SafeString
 from unfold.contrib.filters.admin import DropdownFilter
 from unfold.decorators import action, display
 
-from orchestrator import services
 from orchestrator.admin import formatting
 from orchestrator.admin.base import ReadOnlyAdmin
 from orchestrator.admin.confirm import ConfirmPage, audit_arguments, confirm_and_act
 from orchestrator.admin.dashboard.queries import FAILS_LASTINGLY
 from orchestrator.admin.filters import ExactFilter
 from orchestrator.admin.forms import ReasonForm
-from orchestrator.models import HousekeepingTask
+from orchestrator.housekeeping.models import HousekeepingTask
+from orchestrator.housekeeping.operations import start_housekeeping_task
 
 COLOURS = {"failed": "danger", "failing": "warning", "running": "info", "due": "default", "waiting": "success"}
 
@@ -112,7 +112,7 @@ class HousekeepingTaskAdmin(ReadOnlyAdmin):
         )
 
         def act() -> str:
-            services.start_housekeeping_task(kind=task.kind, subject=task.subject, **audit_arguments(request, form))
+            start_housekeeping_task(kind=task.kind, subject=task.subject, **audit_arguments(request, form))
             return f"{task} is due now"
 
         return confirm_and_act(self, request, page, form, act)

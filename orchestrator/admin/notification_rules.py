@@ -11,12 +11,13 @@ from unfold.dataclasses import UnfoldAction
 from unfold.decorators import action, display
 from unfold.enums import ActionVariant
 
-from orchestrator import services
 from orchestrator.admin import formatting
 from orchestrator.admin.base import ReadOnlyAdmin
 from orchestrator.admin.confirm import confirm_for_row
 from orchestrator.admin.filters import RelatedOrganizationFilter
-from orchestrator.models import IncidentMode, NotificationRule, Webhook
+from orchestrator.incidents.models import IncidentMode
+from orchestrator.webhooks import notification_rules
+from orchestrator.webhooks.models import NotificationRule, Webhook
 from runtime_jobs.priorities import priority_name
 
 
@@ -95,7 +96,7 @@ class NotificationRuleAdmin(ReadOnlyAdmin):
         """Delete the rule and what it has gathered."""
 
         def act(rule: NotificationRule, arguments: dict[str, Any]) -> str:
-            services.delete_notification_rule(rule_ulid=rule.rule_ulid, **arguments)
+            notification_rules.delete_notification_rule(rule_ulid=rule.rule_ulid, **arguments)
             return f"Notification rule {rule.name} deleted"
 
         text = "What it has gathered is deleted, too."
@@ -104,7 +105,7 @@ class NotificationRuleAdmin(ReadOnlyAdmin):
 
     def _change(self, request: HttpRequest, object_id: str, button: str, text: str, **changes: Any) -> HttpResponse:
         def act(rule: NotificationRule, arguments: dict[str, Any]) -> str:
-            services.change_notification_rule(rule_ulid=rule.rule_ulid, changes=changes, **arguments)
+            notification_rules.change_notification_rule(rule_ulid=rule.rule_ulid, changes=changes, **arguments)
             return f"Notification rule {rule.name} changed"
 
         return confirm_for_row(self, request, object_id, act, button=button, description=text)

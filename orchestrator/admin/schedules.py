@@ -13,15 +13,14 @@ from unfold.dataclasses import UnfoldAction
 from unfold.decorators import action, display
 from unfold.enums import ActionVariant
 
-from orchestrator import services
 from orchestrator.admin import formatting
 from orchestrator.admin.base import ReadOnlyAdmin
 from orchestrator.admin.confirm import confirm_for_row
 from orchestrator.admin.filters import ChoiceFilter, RelatedOrganizationFilter
-from orchestrator.models import Schedule, ScheduleTick
-from orchestrator.recurring.cron import CronTimes
-from orchestrator.recurring.models import ScheduleStatus
-from orchestrator.recurring.submissions import configured_submitter
+from orchestrator.http.api.schedule_jobs import configured_submitter
+from orchestrator.schedules.cron import CronTimes
+from orchestrator.schedules.models import Schedule, ScheduleStatus, ScheduleTick
+from orchestrator.schedules.operations import change_schedule, delete_schedule, run_schedule
 from runtime_jobs.models import Job
 
 COLOURS = {"active": "success", "paused": "warning"}
@@ -116,9 +115,7 @@ class ScheduleAdmin(ReadOnlyAdmin):
         """Submit the job now."""
 
         def act(schedule: Schedule, arguments: dict[str, Any]) -> str:
-            outcome = services.run_schedule(
-                schedule_ulid=schedule.schedule_ulid, submitter=configured_submitter(), **arguments
-            )
+            outcome = run_schedule(schedule_ulid=schedule.schedule_ulid, submitter=configured_submitter(), **arguments)
             return f"Job {outcome.job.job_ulid} queued"
 
         text = "Submits the job now, also while the schedule is paused. The next time stays as it is."
@@ -143,7 +140,7 @@ class ScheduleAdmin(ReadOnlyAdmin):
         """Delete the schedule."""
 
         def act(schedule: Schedule, arguments: dict[str, Any]) -> str:
-            services.delete_schedule(schedule_ulid=schedule.schedule_ulid, **arguments)
+            delete_schedule(schedule_ulid=schedule.schedule_ulid, **arguments)
             return f"Schedule {schedule.name} deleted"
 
         text = "No further job is submitted. Jobs that it has submitted stay."
@@ -155,7 +152,7 @@ class ScheduleAdmin(ReadOnlyAdmin):
     ) -> HttpResponse:
         def act(schedule: Schedule, arguments: dict[str, Any]) -> str:
             changes = {"status": str(status)}
-            services.change_schedule(schedule_ulid=schedule.schedule_ulid, changes=changes, **arguments)
+            change_schedule(schedule_ulid=schedule.schedule_ulid, changes=changes, **arguments)
             return f"Schedule {schedule.name} is {status}"
 
         return confirm_for_row(self, request, object_id, act, button=button, description=text)

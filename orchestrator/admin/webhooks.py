@@ -10,13 +10,13 @@ from unfold.dataclasses import UnfoldAction
 from unfold.decorators import action, display
 from unfold.enums import ActionVariant
 
-from orchestrator import services
 from orchestrator.admin import formatting
 from orchestrator.admin.base import ReadOnlyAdmin
 from orchestrator.admin.confirm import confirm_for_row
 from orchestrator.admin.filters import ChoiceFilter, RelatedOrganizationFilter
-from orchestrator.models import Delivery, Webhook
-from orchestrator.webhooks.models import WebhookStatus
+from orchestrator.webhooks import deliveries
+from orchestrator.webhooks.models import Delivery, Webhook, WebhookStatus
+from orchestrator.webhooks.operations import change_webhook, delete_webhook
 from runtime_jobs.identifiers import is_id
 
 COLOURS = {"active": "success", "paused": "warning", "disabled": "danger", "failing": "danger"}
@@ -116,7 +116,7 @@ class WebhookAdmin(ReadOnlyAdmin):
         """Send an event of the type webhook.test."""
 
         def act(webhook: Webhook, arguments: dict[str, Any]) -> str:
-            delivery = services.send_test(webhook_ulid=webhook.webhook_ulid, **arguments)
+            delivery = deliveries.send_test(webhook_ulid=webhook.webhook_ulid, **arguments)
             return f"Delivery {delivery.delivery_ulid} is due now"
 
         return confirm_for_row(
@@ -133,7 +133,7 @@ class WebhookAdmin(ReadOnlyAdmin):
         """Send the dead letters again."""
 
         def act(webhook: Webhook, arguments: dict[str, Any]) -> str:
-            result = services.redeliver_many(webhook_ulid=webhook.webhook_ulid, since=None, **arguments)
+            result = deliveries.redeliver_many(webhook_ulid=webhook.webhook_ulid, since=None, **arguments)
             more = "; there are more" if result.has_more else ""
             return f"{formatting.pluralize(result.number, 'delivery', 'deliveries')} due now{more}"
 
@@ -147,7 +147,7 @@ class WebhookAdmin(ReadOnlyAdmin):
         """Delete the webhook with its notification rules."""
 
         def act(webhook: Webhook, arguments: dict[str, Any]) -> str:
-            services.delete_webhook(webhook_ulid=webhook.webhook_ulid, **arguments)
+            delete_webhook(webhook_ulid=webhook.webhook_ulid, **arguments)
             return f"Webhook {webhook.webhook_ulid} deleted"
 
         text = "Nothing more is sent. Its notification rules are deleted, too."
@@ -159,7 +159,7 @@ class WebhookAdmin(ReadOnlyAdmin):
     ) -> HttpResponse:
         def act(webhook: Webhook, arguments: dict[str, Any]) -> str:
             changes = {"status": str(status)}
-            services.change_webhook(webhook_ulid=webhook.webhook_ulid, changes=changes, **arguments)
+            change_webhook(webhook_ulid=webhook.webhook_ulid, changes=changes, **arguments)
             return f"Webhook {webhook.webhook_ulid} is {status}"
 
         return confirm_for_row(self, request, object_id, act, button=button, description=text)

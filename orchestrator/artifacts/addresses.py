@@ -11,9 +11,9 @@ from typing import Any, Final
 import jwt
 from django.conf import settings
 
+from orchestrator.artifacts.operations import UPLOAD_TIME
 from orchestrator.artifacts.storage import artifact_storage
-from orchestrator.sealing import derived_keys
-from orchestrator.services.artifacts import UPLOAD_TIME
+from orchestrator.core.sealing import derived_keys
 from runtime_jobs.models import CacheEntry, StoredArtifact
 from runtime_jobs.models.artifacts import StoredObject
 

@@ -7,9 +7,10 @@ import hashlib
 from collections.abc import Iterator
 from typing import Any, Final
 
-from orchestrator import services
+from orchestrator.artifacts import piece_operations
+from orchestrator.artifacts.operations import abandon_objects
 from orchestrator.artifacts.storage import ArtifactStorage, artifact_storage
-from orchestrator.http.db_scope import release_connections
+from orchestrator.core.db_scope import release_connections
 from runtime_jobs.errors import ArtifactDigestMismatch, ChunkConflict, NotFound, ResourceConflict
 from runtime_jobs.models import StoredArtifact
 from workers.models import Worker
@@ -37,7 +38,7 @@ def store_piece(*, lease_ulid: str, worker: Worker, artifact_ulid: str, offset: 
         OSError: The storage cannot be written.
     """
     named: dict[str, Any] = {"lease_ulid": lease_ulid, "worker": worker, "artifact_ulid": artifact_ulid}
-    row = services.find_artifact_for_piece(**named, offset=offset, size_bytes=len(piece))
+    row = piece_operations.find_artifact_for_piece(**named, offset=offset, size_bytes=len(piece))
     release_connections()
     storage, key = artifact_storage(), _piece_key(row.object_key, offset)
     if offset < row.received_bytes:
@@ -46,7 +47,7 @@ def store_piece(*, lease_ulid: str, worker: Worker, artifact_ulid: str, offset: 
         return row
     storage.put(key, [piece])
     try:
-        return services.add_artifact_piece(**named, offset=offset, size_bytes=len(piece))
+        return piece_operations.add_artifact_piece(**named, offset=offset, size_bytes=len(piece))
     except (NotFound, ResourceConflict):
         storage.remove(key)  # the artifact was closed or abandoned meanwhile: nothing would find the piece again
         raise
@@ -70,21 +71,21 @@ def close_artifact(*, lease_ulid: str, worker: Worker, artifact_ulid: str, sha25
         OSError: The storage cannot be written.
     """
     named: dict[str, Any] = {"lease_ulid": lease_ulid, "worker": worker, "artifact_ulid": artifact_ulid}
-    row = services.find_received_artifact(**named)
+    row = piece_operations.find_received_artifact(**named)
     if row.completed_at is not None:
-        return services.complete_lease_artifact(**named, sha256=sha256)
+        return piece_operations.complete_lease_artifact(**named, sha256=sha256)
     release_connections()
     storage, digest = artifact_storage(), hashlib.sha256()
     storage.put(row.object_key, _hashed(_pieces(storage, row), digest))
     if digest.hexdigest() != sha256:
-        if services.abandon_objects(StoredArtifact, [row.pk], only_incomplete=True):
+        if abandon_objects(StoredArtifact, [row.pk], only_incomplete=True):
             storage.remove(row.object_key)
             remove_pieces(storage, row.object_key, row.byte_count)
         raise ArtifactDigestMismatch(
             f"sha256: the received bytes have the digest {digest.hexdigest()}. They were deleted: announce the "
             "artifact again."
         )
-    completed = services.complete_lease_artifact(**named, sha256=sha256)
+    completed = piece_operations.complete_lease_artifact(**named, sha256=sha256)
     remove_pieces(storage, row.object_key, row.byte_count)
     return completed
 

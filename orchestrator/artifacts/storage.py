@@ -12,7 +12,7 @@ from typing import IO, Any, Final, Protocol, cast
 
 from django.core.files.storage import storages
 
-from orchestrator.part_files import PartFileStorage
+from orchestrator.core.part_files import PartFileStorage
 from orchestrator.results.outputs import make_folder, sync_folder
 
 ARTIFACTS: Final = "artifacts"

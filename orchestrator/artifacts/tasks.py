@@ -8,15 +8,15 @@ from typing import Final
 from django.conf import settings
 from django.db.models import Q
 
-from orchestrator import services
 from orchestrator.artifacts.addresses import MODELS
+from orchestrator.artifacts.operations import abandon_objects, delete_abandoned
 from orchestrator.artifacts.pieces import remove_pieces
 from orchestrator.artifacts.storage import artifact_storage, file_storage, is_file_storage
 from orchestrator.artifacts.uploads import confirm_uploads
-from orchestrator.counters import count, runs_pruned
+from orchestrator.core.counters import count, runs_pruned
+from orchestrator.core.part_files import PARTS
 from orchestrator.housekeeping.registry import task
-from orchestrator.models import IncidentMode
-from orchestrator.part_files import PARTS
+from orchestrator.incidents.models import IncidentMode
 from runtime_jobs.db_time import database_now
 from runtime_jobs.models import CacheEntry, StoredArtifact
 from runtime_jobs.models.artifacts import StoredObject
@@ -67,7 +67,7 @@ def delete_due_objects(now: datetime | None = None) -> int:
         _abandon_late_uploads(model, time)
         rows = model._default_manager.filter(has_expired, is_abandoned=False)  # noqa: SLF001 Django's name
         while keys := list(rows.values_list("pk", flat=True)[:ROWS_PER_ROUND]):
-            services.abandon_objects(model, keys, only_incomplete=False)
+            abandon_objects(model, keys, only_incomplete=False)
         deleted += _delete_abandoned(model)
     if deleted:
         count([runs_pruned("blobs")], deleted)
@@ -108,7 +108,7 @@ def _abandon_late_uploads(model: type[StoredObject], now: datetime) -> None:
     late = model._default_manager.filter(_is_late(now), is_abandoned=False).order_by("pk")  # noqa: SLF001 Django's name
     while rows := list(late[:ROWS_PER_ROUND]):
         confirm_uploads(rows)
-        services.abandon_objects(model, [row.pk for row in rows], only_incomplete=True)
+        abandon_objects(model, [row.pk for row in rows], only_incomplete=True)
 
 
 def _delete_abandoned(model: type[StoredObject]) -> int:
@@ -122,7 +122,7 @@ def _delete_abandoned(model: type[StoredObject]) -> int:
             if row.is_in_pieces:
                 remove_pieces(storage, row.object_key, row.byte_count)
             storage.remove(row.object_key)
-            deleted += services.delete_abandoned(model, row.pk)
+            deleted += delete_abandoned(model, row.pk)
         last = found[-1].pk
 
 

@@ -4,10 +4,10 @@ import logging
 from collections.abc import Iterable, Sequence
 from typing import Final, TypeVar
 
-from orchestrator import services
 from orchestrator.artifacts.addresses import MODELS, ObjectAddress
+from orchestrator.artifacts.operations import complete_upload
 from orchestrator.artifacts.storage import ObjectPart, artifact_storage, is_file_storage
-from orchestrator.http.db_scope import release_connections
+from orchestrator.core.db_scope import release_connections
 from runtime_jobs.errors import LifecycleError
 from runtime_jobs.models.artifacts import StoredObject
 
@@ -30,7 +30,7 @@ def store_upload(address: ObjectAddress, part: ObjectPart) -> StoredObject:
         ResourceConflict: The object was uploaded before, with another content.
         OSError: The storage cannot be written.
     """
-    return services.complete_upload(
+    return complete_upload(
         MODELS[address.kind],
         address.row_id,
         size_bytes=part.size,
@@ -63,7 +63,7 @@ def confirm_uploads(rows: Sequence[StoredT]) -> list[StoredT]:
 
 def _confirm(row: StoredT) -> StoredT | None:
     try:
-        return services.complete_upload(type(row), row.pk, size_bytes=row.byte_count, sha256=None, publish=lambda: None)
+        return complete_upload(type(row), row.pk, size_bytes=row.byte_count, sha256=None, publish=lambda: None)
     except LifecycleError:  # it was abandoned meanwhile
         return None
 

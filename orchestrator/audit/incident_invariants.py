@@ -1,7 +1,7 @@
 """Invariants of incidents: an unresolved incident of a job belongs to a failed job that nothing retries."""
 
 from orchestrator.audit.invariant import Invariant, listed
-from orchestrator.models import IncidentKind
+from orchestrator.incidents.models import IncidentKind
 from runtime_jobs.states import JobState
 
 INCIDENT_INVARIANTS = (

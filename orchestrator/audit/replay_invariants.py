@@ -1,7 +1,8 @@
 """Invariants of replays: each is a job that names the job which it repeats, and has a verdict only after its end."""
 
 from orchestrator.audit.invariant import Invariant, listed
-from orchestrator.models import IncidentKind, ReplayVerdict
+from orchestrator.evidence.replay_models import ReplayVerdict
+from orchestrator.incidents.models import IncidentKind
 
 REPLAY_INVARIANTS = (
     Invariant(

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from orchestrator.artifacts.addresses import MODELS
 from orchestrator.artifacts.storage import artifact_storage
 from orchestrator.audit.invariant import Invariant
-from orchestrator.resealing import SEALED_COLUMNS, unreadable_rows
+from orchestrator.maintenance.resealing import SEALED_COLUMNS, unreadable_rows
 
 _STORED = """(SELECT organization_id, byte_count FROM runtime_stored_artifacts
               UNION ALL SELECT organization_id, byte_count FROM runtime_cache_entries)"""

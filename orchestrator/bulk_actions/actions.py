@@ -8,11 +8,12 @@ from django.conf import settings
 from django.db.models import Exists, OuterRef, QuerySet, Subquery, Value
 from django.db.models.functions import Concat
 
-from orchestrator import services
 from orchestrator.bulk_actions.models import BulkAction, BulkTarget
-from orchestrator.models import Incident, IncidentKind
-from orchestrator.services.idempotency import IdempotentRequest
-from orchestrator.services.replays import ReplayRequest
+from orchestrator.core.idempotency import IdempotentRequest
+from orchestrator.evidence.replays import ReplayRequest, replay
+from orchestrator.incidents.models import Incident, IncidentKind
+from orchestrator.incidents.operations import resolve_incident
+from orchestrator.services import cancellation, retries
 from runtime_jobs.models import IdempotencyKey, Job
 from runtime_jobs.specs import JOB_TYPES
 from runtime_jobs.states import LEASED_STATES, SETTLING_STATES, WAITING_STATES, CancelReason, JobState
@@ -48,7 +49,7 @@ def _cancelable(org_slug: str) -> QuerySet[Job]:
 
 def _cancel(action: BulkAction, job_ulid: str) -> object:
     is_operator = action.actor_kind == "operator"
-    return services.cancel(
+    return cancellation.cancel(
         job_ulid=job_ulid,
         actor=action.actor,
         deadline_seconds=settings.CANCEL_DEADLINE_SECONDS,
@@ -67,7 +68,7 @@ def _retryable(org_slug: str) -> QuerySet[Job]:
 
 def _retry(action: BulkAction, job_ulid: str) -> object:
     key = _idempotency(action, f"retry {job_ulid}")
-    return services.retry(job_ulid=job_ulid, actor=action.actor, reason=action.reason, idempotency=key)
+    return retries.retry(job_ulid=job_ulid, actor=action.actor, reason=action.reason, idempotency=key)
 
 
 def _replayable(org_slug: str) -> QuerySet[Job]:
@@ -87,7 +88,7 @@ def _replay(action: BulkAction, job_ulid: str) -> object:
         after_ulid=_replay_before(action, job_ulid),
         source_address=action.source_address,
     )
-    return services.replay(request, idempotency=_idempotency(action, _replay_of(job_ulid)))
+    return replay(request, idempotency=_idempotency(action, _replay_of(job_ulid)))
 
 
 def _replay_before(action: BulkAction, job_ulid: str) -> str | None:
@@ -115,7 +116,7 @@ def _resolvable(org_slug: str) -> QuerySet[Incident]:
 
 
 def _resolve(action: BulkAction, incident_ulid: str) -> object:
-    return services.resolve_incident(
+    return resolve_incident(
         incident_ulid=incident_ulid,
         actor=action.actor,
         reason=action.reason,

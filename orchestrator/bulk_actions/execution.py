@@ -12,11 +12,9 @@ from typing import Final
 from django.db import transaction
 from django.db.models import Q
 
-from orchestrator import services
 from orchestrator.bulk_actions.actions import ACTIONS, BulkActionKind
-from orchestrator.bulk_actions.models import MAX_DETAIL_LENGTH, BulkStatus, TargetOutcome
-from orchestrator.models import BulkAction, BulkTarget
-from orchestrator.services.bulk_actions import TargetResult
+from orchestrator.bulk_actions.models import MAX_DETAIL_LENGTH, BulkAction, BulkStatus, BulkTarget, TargetOutcome
+from orchestrator.bulk_actions.operations import TargetResult, record_bulk_progress
 from runtime_jobs.db_errors import is_connection_lost
 from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import LifecycleError
@@ -41,7 +39,7 @@ def advance_bulk_action(*, now: datetime | None = None) -> BulkAction | None:
     if action is None:
         return None
     results = [] if action.status == BulkStatus.ABORTING else _apply(action)
-    return services.record_bulk_progress(bulk_action_ulid=action.bulk_action_ulid, results=results, now=now)
+    return record_bulk_progress(bulk_action_ulid=action.bulk_action_ulid, results=results, now=now)
 
 
 def _claim(now: datetime | None) -> BulkAction | None:

@@ -8,7 +8,7 @@ from django.db import connection
 from django.db.models import QuerySet
 
 from orchestrator.bulk_actions.actions import ACTIONS, JOB, Filters
-from orchestrator.models import Incident
+from orchestrator.incidents.models import Incident
 
 # Members of a filter by the kind of the target. A value is never empty; times are RFC 3339.
 _JOB_FILTERS: Final[dict[str, Callable[[Any, Any], Any]]] = {

@@ -90,7 +90,7 @@ def verify(context: CommandContext) -> int:
 
     The verdicts in the bundle prove nothing, and must be those of the manifests.
     """
-    from orchestrator.replays.comparison import (  # noqa: PLC0415 only this command needs it
+    from orchestrator.evidence.replay_comparison import (  # noqa: PLC0415 only this command needs it
         ContradictedVerdict,
         confirm_record,
     )

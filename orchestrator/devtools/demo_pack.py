@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Final
 
-from orchestrator import services
+from orchestrator.services import packs
 from runtime_jobs.events import Actor
 from runtime_jobs.models import Organization
 from runtime_jobs.specs import public_digest
@@ -30,7 +30,7 @@ class PackSeed:
 
 def seed_pack(organization: Organization, *, actor: Actor) -> PackSeed:
     """Register the pack. A second call changes nothing."""
-    row, _ = services.register_pack_version(
+    row, _ = packs.register_pack_version(
         organization=organization, pack_id=PACK_ID, version=PACK_VERSION, plan=PLAN, actor=actor
     )
     return PackSeed(row.pack_id, row.version, public_digest(row.plan_hash))

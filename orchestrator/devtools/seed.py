@@ -15,11 +15,11 @@ from pathlib import Path
 
 from django.contrib.auth import get_user_model
 
-from orchestrator import services
 from orchestrator.devtools.bencher_seed import seed_bencher
 from orchestrator.devtools.demo.repository import NAME, OWNER, DemoRepository
 from orchestrator.devtools.demo_image import seed_image
 from orchestrator.devtools.demo_pack import seed_pack
+from orchestrator.services import credentials, worker_state
 from runtime_jobs.events import Actor
 from runtime_jobs.models import ApiToken, Organization, Plan, Project
 from runtime_jobs.models.tenants import Membership, Scope
@@ -82,11 +82,13 @@ def ensure_worker(slug: str, *, pool: str, token: str | None, capacity: int = 1)
     worker = Worker.objects.filter(slug=slug).first()
     if worker is None:
         found, _ = Pool.objects.get_or_create(slug=pool)
-        return services.register_worker(
+        return credentials.register_worker(
             slug=slug, pool=found, capacity=capacity, labels=[], capabilities=registered_capabilities(), actor=SEED
         )
     if not token or worker.digest != digest_of(token):
-        token = services.rotate_worker_token(worker_id=worker.worker_id, actor=SEED, reason="its file has another one")
+        token = worker_state.rotate_worker_token(
+            worker_id=worker.worker_id, actor=SEED, reason="its file has another one"
+        )
     return worker, token
 
 
@@ -152,7 +154,7 @@ def _api_token(organization: Organization, token: str | None) -> str:
     valid = ApiToken.objects.filter(organization=organization, revoked_at=None, expires_at=None)
     if token and valid.filter(digest=digest_of(token)).exists():
         return token
-    _, token = services.create_api_token(organization=organization, name="seed", scopes=Scope.values, actor=SEED)
+    _, token = credentials.create_api_token(organization=organization, name="seed", scopes=Scope.values, actor=SEED)
     return token
 
 

@@ -11,9 +11,9 @@ from django.conf import settings
 from django.db.models import Q
 
 from leases.models import Lease
+from orchestrator.core.datetimes import format_timestamp
 from orchestrator.evidence import bundle_format as form
 from orchestrator.evidence.signing_keys import sign
-from orchestrator.http.api.datetimes import format_timestamp
 from runtime_jobs.errors import NotFinal
 from runtime_jobs.events import canonical_result
 from runtime_jobs.identifiers import uuid_of

@@ -15,14 +15,14 @@ from typing import IO, Any, Final, Self
 import orjson
 from django.db.models import Q
 
+from orchestrator.core.datetimes import format_timestamp
+from orchestrator.events.envelopes import envelope_of
+from orchestrator.events.pages import OPERATOR, Place, StoredEvent, events_of_job
 from orchestrator.evidence import bundle_format as form
 from orchestrator.evidence.bundle_format import BundleFile
+from orchestrator.evidence.replay_models import Replay
+from orchestrator.evidence.replay_reads import replay_record
 from orchestrator.evidence.signing_keys import sign
-from orchestrator.http.api.datetimes import format_timestamp
-from orchestrator.notifications.envelopes import envelope_of
-from orchestrator.replays.models import Replay
-from orchestrator.selectors.event_pages import OPERATOR, Place, StoredEvent, events_of_job
-from orchestrator.selectors.replays import replay_record
 from runtime_jobs.events import canonical_event, canonical_result
 from runtime_jobs.identifiers import uuid_of
 from runtime_jobs.models import Job, JobEvent, OperatorEvent

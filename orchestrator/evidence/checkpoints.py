@@ -18,12 +18,12 @@ from django.conf import settings
 from django.db import connection, transaction
 from django.db.models import F
 
+from orchestrator.core.datetimes import format_timestamp
 from orchestrator.evidence import bundle_format as form
 from orchestrator.evidence.chain_models import Checkpoint, EvidenceChain, EvidencePosition
 from orchestrator.evidence.operator_chains import lock_chains
 from orchestrator.evidence.positions import CHECKPOINTS, LockedPosition, lock_position, move_position
 from orchestrator.evidence.signing_keys import sign
-from orchestrator.http.api.datetimes import format_timestamp
 from runtime_jobs.db_time import database_now
 from runtime_jobs.states import FINAL_STATES
 

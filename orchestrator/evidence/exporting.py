@@ -19,12 +19,16 @@ from django.db import connection
 from leases.errors import StaleLease
 from leases.models import Lease
 from leases.scheduling.claims import Offer
-from orchestrator import services
+from orchestrator.artifacts import piece_operations
+from orchestrator.artifacts.operations import complete_upload
 from orchestrator.artifacts.storage import artifact_storage
+from orchestrator.evidence import exports
 from orchestrator.evidence.bundle_writing import BundleScope, WrittenBundle, write_bundle
 from orchestrator.evidence.checkpoints import request_checkpoints
+from orchestrator.evidence.exports import WORKER_SLUG
 from orchestrator.evidence.signing_keys import SigningKeyError
-from orchestrator.services.exports import WORKER_SLUG
+from orchestrator.services import claiming, heartbeat, job_end
+from orchestrator.step_logs import job_log_writes
 from runtime_jobs.db_errors import is_connection_lost
 from runtime_jobs.errors import StorageQuotaExceeded
 from runtime_jobs.models import Job, StoredArtifact
@@ -71,7 +75,7 @@ class ExportServer:
         if worker is None:
             return False
         offer = Offer(worker.worker_id, worker.pool.slug, (EXPORT,), frozenset(), _ISOLATION)
-        claimed = services.claim(worker=worker, offer=offer, now=now)
+        claimed = claiming.claim(worker=worker, offer=offer, now=now)
         if claimed is None:
             return False
         _Export(claimed.job, claimed.lease, worker, self._is_stopping).execute()
@@ -80,7 +84,7 @@ class ExportServer:
     def _claiming_worker(self) -> Worker | None:
         """Return the worker if a claim is useful: for a waiting export, or so that the worker is not silent."""
         if Job.objects.queued().filter(pool=settings.EXPORT_POOL).exists():
-            return services.ensure_export_worker()
+            return exports.ensure_export_worker()
         if time.monotonic() < self._seen_at + SEEN_SECONDS:
             return None
         self._seen_at = time.monotonic()
@@ -124,16 +128,16 @@ class _Export:
         request_checkpoints()  # so that what the bundle has is signed also where its reader does not receive it
         period = export_period(self._job.spec["payload"])
         scope = BundleScope(self._job.org_slug, period.since, period.until or self._job.created_at)
-        services.report(lease_ulid=self._lease_ulid, worker=self._worker, phase=JobState.EXECUTING)
+        heartbeat.report(lease_ulid=self._lease_ulid, worker=self._worker, phase=JobState.EXECUTING)
         self._print(f"jobs of {scope.tenant} from {scope.since.isoformat()} until {scope.until.isoformat()}")
         with tempfile.TemporaryFile() as file:
             bundle = write_bundle(file, scope, max_seconds=settings.SNAPSHOT_SECONDS, on_page=self._require_lease)
             for name, lines in bundle.lines.items():
                 self._print(f"{name}: {lines} lines")
-            services.report(lease_ulid=self._lease_ulid, worker=self._worker, phase=JobState.UPLOADING)
+            heartbeat.report(lease_ulid=self._lease_ulid, worker=self._worker, phase=JobState.UPLOADING)
             artifact = self._store(file, bundle)
         self._print(f"{artifact.name}: {bundle.size} bytes, SHA-256 {bundle.sha256}")
-        services.record_audit_bundle(
+        exports.record_audit_bundle(
             org_slug=scope.tenant,
             job_ulid=self._job.job_ulid,
             since=scope.since,
@@ -144,17 +148,17 @@ class _Export:
             lines=bundle.lines,
         )
         outputs = {"artifact": artifact.name, "sizeBytes": bundle.size, "sha256": bundle.sha256, "lines": bundle.lines}
-        services.complete(lease_ulid=self._lease_ulid, worker=self._worker, exit_code=0, result={"outputs": outputs})
+        job_end.complete(lease_ulid=self._lease_ulid, worker=self._worker, exit_code=0, result={"outputs": outputs})
 
     def _store(self, file: IO[bytes], bundle: WrittenBundle) -> StoredArtifact:
-        artifact = services.begin_lease_artifact(
+        artifact = piece_operations.begin_lease_artifact(
             lease_ulid=self._lease_ulid, worker=self._worker, name=BUNDLE_NAME, size_bytes=bundle.size
         )
         # Before the transaction that completes the row, which may not wait for a slow storage. If the process is killed
         # between both, housekeeping deletes the object with its row.
         file.seek(0)
         artifact_storage().put(artifact.object_key, _blocks(file))
-        return services.complete_upload(
+        return complete_upload(
             StoredArtifact, artifact.pk, size_bytes=bundle.size, sha256=bundle.sha256, publish=lambda: None
         )
 
@@ -168,7 +172,7 @@ class _Export:
     def _end_stopped(self) -> None:
         try:
             if self._beats.is_canceled:
-                services.acknowledge_cancel(lease_ulid=self._lease_ulid, worker=self._worker)
+                job_end.acknowledge_cancel(lease_ulid=self._lease_ulid, worker=self._worker)
             else:
                 self._fail(FailureReason.WORKER_SHUTDOWN, "The dispatcher ends. Another one writes the bundle.")
         except StaleLease:
@@ -176,14 +180,14 @@ class _Export:
 
     def _fail(self, reason: FailureReason, message: str) -> None:
         try:
-            services.fail(lease_ulid=self._lease_ulid, worker=self._worker, reason=reason, message=message)
+            job_end.fail(lease_ulid=self._lease_ulid, worker=self._worker, reason=reason, message=message)
         except StaleLease:
             log.warning("export %s: the lease ended before the failure %s was recorded", self._job.job_ulid, reason)
 
     def _print(self, line: str) -> None:
         """Append a line to the log of the job."""
         chunk = f"{line}\n".encode()
-        services.append_log(lease_ulid=self._lease_ulid, worker=self._worker, seq=self._chunks, chunk=chunk)
+        job_log_writes.append_log(lease_ulid=self._lease_ulid, worker=self._worker, seq=self._chunks, chunk=chunk)
         self._chunks += 1
 
 
@@ -219,7 +223,7 @@ class _Heartbeats:
 
     def _renew(self) -> None:
         try:
-            renewed = services.renew(lease_ulid=self._lease_ulid, worker=self._worker)
+            renewed = heartbeat.renew(lease_ulid=self._lease_ulid, worker=self._worker)
         except StaleLease:
             self.is_lost = True
         except Exception:

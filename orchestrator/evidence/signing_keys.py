@@ -22,10 +22,10 @@ from django.conf import settings
 from django.db import transaction
 
 from leases.advisory_locks import SIGNING_KEYS, advisory_xact_lock
+from orchestrator.core.operator_events import record_operator_event
 from orchestrator.evidence.dsse import sealed_envelope
 from orchestrator.evidence.models import SigningKey
 from orchestrator.evidence.public_keys import key_id, public_key_pem, read_public_key
-from orchestrator.services.operator_events import record_operator_event
 from runtime_jobs.db_time import database_now
 from runtime_jobs.events import SYSTEM, Actor
 

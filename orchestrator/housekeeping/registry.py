@@ -40,7 +40,7 @@ KINDS: dict[str, TaskKind] = {}
 
 
 def task(name: str, *, every: Period | None = None, is_standing: bool = False) -> Callable[[Run], Run]:
-    """Declare a function as the executor of a kind of tasks. `orchestrator.housekeeping.catalogue` names its module.
+    """Declare a function as the executor of a kind of tasks. `processes.housekeeping_catalogue` names its module.
 
     The function is called in a thread of its own, without a transaction. It must permit to be called twice for one
     request, and end by itself: a limit of its own for each thing that it waits for.

@@ -17,15 +17,15 @@ from rest_framework.exceptions import AuthenticationFailed, PermissionDenied
 from rest_framework.permissions import BasePermission
 from rest_framework.renderers import JSONRenderer
 
+from orchestrator.core.db_scope import release_connections
+from orchestrator.core.principal_cache import Principal
 from orchestrator.http.api.calls import ApiAnswer, ApiCall, Headers, IdentifiedTokens
 from orchestrator.http.api.json_parser import loads
 from orchestrator.http.asgi.body_limit import body_limit
 from orchestrator.http.asgi.long_poll import NO_WORK, PollAttempt
 from orchestrator.http.auth.authentication import CHALLENGE, authenticate_bearer
-from orchestrator.http.auth.principal_cache import Principal
 from orchestrator.http.client_ip import last_entry, network_of, parse_address
 from orchestrator.http.csp import NOTHING
-from orchestrator.http.db_scope import release_connections
 from orchestrator.http.errors.problems import MEDIA_TYPE, problem, to_api_error
 from orchestrator.http.observability.access_log import CLIENT_CLOSED_REQUEST, AccessLogEntry
 from orchestrator.http.observability.request_context import RequestContext, new_context

@@ -9,7 +9,7 @@ from typing import Final
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 
-from orchestrator.http.db_scope import release_connections
+from orchestrator.core.db_scope import release_connections
 
 # With blocks of 256 KiB a blob of 128 MiB took three times as long as with 1 MiB: each is a change of threads.
 MIN_BLOCK_BYTES: Final = 64 << 10

@@ -10,7 +10,7 @@ from typing import Any, Final
 import jwt
 from django.conf import settings
 
-from orchestrator.sealing import derived_keys
+from orchestrator.core.sealing import derived_keys
 from runtime_jobs.models import Job, WorkflowRun
 
 PATH: Final = "/v1/identity/token"

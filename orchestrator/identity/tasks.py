@@ -4,8 +4,8 @@ from datetime import timedelta
 
 from django.conf import settings
 
-from orchestrator import services
 from orchestrator.housekeeping.registry import task
+from orchestrator.identity import keys
 from runtime_jobs.events import Actor
 
 
@@ -15,6 +15,4 @@ def rotate_regularly(_subject: str) -> None:
     days = settings.IDENTITY_KEY_DAYS
     if days > 0:
         reason = f"The key is older than {days} days."
-        services.rotate_identity_key(
-            actor=Actor("core", "housekeeping"), reason=reason, older_than=timedelta(days=days)
-        )
+        keys.rotate_identity_key(actor=Actor("core", "housekeeping"), reason=reason, older_than=timedelta(days=days))

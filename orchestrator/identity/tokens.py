@@ -11,10 +11,9 @@ from cryptography.hazmat.primitives.serialization import load_der_private_key
 from django.conf import settings
 
 from leases.models import Lease
-from orchestrator import services
+from orchestrator.core.sealing import unseal
+from orchestrator.identity.keys import PURPOSE, ensure_identity_key, published_keys, signing_key
 from orchestrator.identity.request_tokens import RequestGrant, may_request, read_request_token
-from orchestrator.sealing import unseal
-from orchestrator.services.identity_keys import PURPOSE, published_keys, signing_key
 from runtime_jobs.db_time import database_now
 from runtime_jobs.models import IdentityKey, Job, Repository, WorkflowRun
 
@@ -89,7 +88,7 @@ def _keys(now: datetime | None) -> list[IdentityKey]:
     """Return all keys. The first call of an installation creates one."""
     found = list(IdentityKey.objects.all())
     if not found:
-        services.ensure_identity_key(now=now)
+        ensure_identity_key(now=now)
         found = list(IdentityKey.objects.all())
     return found
 
@@ -160,5 +159,5 @@ def _refs_of_pull_request(run: WorkflowRun) -> tuple[str, str]:
 @lru_cache(maxsize=4)
 def _private_key(kid: str, sealed: bytes) -> RSAPrivateKey:
     key = load_der_private_key(unseal(PURPOSE, sealed, context=kid), password=None)
-    assert isinstance(key, RSAPrivateKey)  # noqa: S101 `services.identity_keys` has created it
+    assert isinstance(key, RSAPrivateKey)  # noqa: S101 `identity.keys` has created it
     return key

@@ -13,9 +13,9 @@ from typing import Any, Final
 from django.db import transaction
 from django.db.models import Exists, OuterRef, QuerySet
 
+from orchestrator.core.part_files import PARTS
 from orchestrator.images.models import BlobUpload, ImageBlob, ImageManifest, ManifestBlob, RepositoryBlob
 from orchestrator.images.storage import BLOBS, image_storage
-from orchestrator.part_files import PARTS
 from runtime_jobs.db_functions import ClockTimestamp
 
 DEFAULT_AGE: Final = timedelta(hours=24)

@@ -14,8 +14,8 @@ from typing import IO, Final
 
 from django.core.files.storage import storages
 
+from orchestrator.core.part_files import PartFileStorage
 from orchestrator.images.digests import Digest, DigestMismatch, update_from_file
-from orchestrator.part_files import PartFileStorage
 from orchestrator.results.outputs import make_folder, sync_folder
 
 IMAGES: Final = "images"

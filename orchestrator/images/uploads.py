@@ -14,8 +14,8 @@ from django.conf import settings
 from django.db import Error, transaction
 from django.db.models import Q
 
-from orchestrator.http.asgi.compute_slots import compute_slots
-from orchestrator.http.db_scope import release_connections
+from orchestrator.core.compute_slots import compute_slots
+from orchestrator.core.db_scope import release_connections
 from orchestrator.images.blobs import insert_blob, link_blob
 from orchestrator.images.digests import Digest, DigestMismatch
 from orchestrator.images.errors import (

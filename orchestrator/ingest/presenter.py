@@ -8,8 +8,8 @@ from datetime import datetime
 from typing import Any
 
 from orchestrator.ingest.formatting import format_bytes, format_seconds
-from orchestrator.ingest.serializers import SEVERITIES
 from orchestrator.ingest.timeline import ProcessTimeline, timeline
+from orchestrator.protocols.ingest.serializers import SEVERITIES
 
 METER_WIDTH = 1000  # of a full meter, in units of its view box
 Item = dict[str, Any]

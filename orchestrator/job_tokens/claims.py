@@ -14,7 +14,7 @@ from typing import Any, Final
 import jwt
 import orjson
 
-from orchestrator.sealing import derived_keys
+from orchestrator.core.sealing import derived_keys
 
 KEY_LABEL: Final = "actions-runner-jwt-v1"
 LIFETIME: Final = timedelta(minutes=15)

@@ -10,7 +10,7 @@ from typing import Final
 from django.db import OperationalError, connection, transaction
 
 from leases.advisory_locks import TOKEN_PARTITIONS, advisory_xact_lock
-from orchestrator.counters import count, runs_pruned
+from orchestrator.core.counters import count, runs_pruned
 
 TABLE: Final = "actions_used_tokens"
 DAYS_AHEAD: Final = 7

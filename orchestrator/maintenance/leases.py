@@ -7,9 +7,9 @@ from django.db.models.functions import Coalesce
 from django.db.models.lookups import LessThan
 
 from leases.models import Lease
-from orchestrator import services
-from orchestrator.maintenance.rows import RowRunner
+from orchestrator.core.row_batches import RowRunner
 from orchestrator.results import processing
+from orchestrator.services import dependency_propagation, expiry, late_results
 from orchestrator.services.expiry import PREPARING_SECONDS, UPLOADING_SECONDS
 from runtime_jobs.db_time import database_now
 from runtime_jobs.models import Job
@@ -38,7 +38,7 @@ def sweep(*, now: datetime | None = None) -> int:
 def force_cancels(rows: RowRunner, *, now: datetime | None = None) -> int:
     """Cancel the jobs whose workers did not stop in time. Returns how many."""
     due = _held(rows).filter(cancel_deadline_at__lte=now or database_now())
-    return rows.each(services.force_cancel, _named(due), now=now)
+    return rows.each(expiry.force_cancel, _named(due), now=now)
 
 
 def expire_leases(rows: RowRunner, *, now: datetime | None = None) -> int:
@@ -46,7 +46,7 @@ def expire_leases(rows: RowRunner, *, now: datetime | None = None) -> int:
     due = Lease.objects.open().filter(expires_at__lte=now or database_now())
     due = due.exclude(job__job_ulid__in=rows.suspended("job_ulid"))
     names = due.values_list("job__job_ulid", flat=True)[:BATCH]
-    return rows.each(services.expire, [{"job_ulid": name} for name in names], now=now)
+    return rows.each(expiry.expire, [{"job_ulid": name} for name in names], now=now)
 
 
 def time_out_phases(rows: RowRunner, *, now: datetime | None = None) -> int:
@@ -57,13 +57,13 @@ def time_out_phases(rows: RowRunner, *, now: datetime | None = None) -> int:
     )
     uploading = Q(state=JobState.UPLOADING, phase_at__lt=now - timedelta(seconds=UPLOADING_SECONDS))
     due = _held(rows).filter(preparing | uploading | (Q(state=JobState.EXECUTING) & Q(_is_overdue(now))))
-    return rows.each(services.time_out, _named(due), now=now)
+    return rows.each(expiry.time_out, _named(due), now=now)
 
 
 def give_up_lost(rows: RowRunner, *, now: datetime | None = None) -> int:
     """Fail the lost jobs whose late window has ended. Returns how many."""
     due = Job.objects.filter(state=JobState.LOST, late_result_at__lte=now or database_now())
-    return rows.each(services.give_up, _named(due.exclude(job_ulid__in=rows.suspended("job_ulid"))), now=now)
+    return rows.each(late_results.give_up, _named(due.exclude(job_ulid__in=rows.suspended("job_ulid"))), now=now)
 
 
 def read_results_again(rows: RowRunner, *, now: datetime | None = None) -> int:
@@ -90,7 +90,7 @@ def _read_again(*, job_ulid: str, now: datetime | None) -> bool:
 
 def follow_ended_dependencies(rows: RowRunner) -> int:  # noqa: ARG001 the operation isolates its rows itself
     """Queue or cancel the jobs that waited for one that has ended. Returns how many were checked."""
-    return services.propagate_pending(limit=BATCH)
+    return dependency_propagation.propagate_pending(limit=BATCH)
 
 
 def _is_overdue(now: datetime) -> LessThan:

@@ -14,12 +14,12 @@ from typing import Any
 from django.conf import settings
 from django.db import DatabaseError, OperationalError, connection
 
-from orchestrator import services
-from orchestrator.counters import count as count_metric
-from orchestrator.counters import runs_pruned
+from orchestrator.core.counters import count as count_metric
+from orchestrator.core.counters import runs_pruned
 from orchestrator.evidence.operator_chains import delete_operator_events
-from orchestrator.models import IncidentMode
-from orchestrator.services.incident_mode import KEPT_ORGANIZATIONS
+from orchestrator.incidents.incident_mode import KEPT_ORGANIZATIONS
+from orchestrator.incidents.models import IncidentMode
+from orchestrator.services import pruning
 from runtime_jobs.db_errors import is_connection_lost
 from runtime_jobs.db_time import database_now
 
@@ -263,7 +263,7 @@ class JobPruner(WindowPruner):
         return max(filter(None, (self._jobs_before, self._runs_before)), default=None)
 
     def delete(self, subjects: Sequence[Any], before: datetime) -> Counter[str]:  # noqa: ARG002 see `cutoff`
-        deleted = services.delete_finished_jobs(
+        deleted = pruning.delete_finished_jobs(
             job_ids=subjects, finished_before=self._jobs_before, runs_finished_before=self._runs_before
         )
         if deleted["workflow_runs"]:
@@ -311,7 +311,7 @@ class StoredLogPruner(WindowPruner):
 def _delete_logs(job_ulids: Sequence[str], before: datetime) -> Counter[str]:
     deleted: Counter[str] = Counter()
     for job_ulid in dict.fromkeys(job_ulids):
-        deleted.update(services.delete_log(job_ulid=job_ulid, finished_before=before))
+        deleted.update(pruning.delete_log(job_ulid=job_ulid, finished_before=before))
     return deleted
 
 
@@ -322,7 +322,7 @@ class StepChunkPruner(Pruner):
         with connection.cursor() as cursor:
             cursor.execute(_UNSTORED_STEP_LOGS, {"before": before, "rows": JOBS})
             keys = [row[0] for row in cursor.fetchall()]
-        chunks = sum(services.delete_step_chunks(log_id=key, closed_before=before) for key in keys)
+        chunks = sum(pruning.delete_step_chunks(log_id=key, closed_before=before) for key in keys)
         if chunks:
             count_metric([runs_pruned("chunks")], chunks)
         return Counter({"runtime_job_log_chunks": chunks}), len(keys) == JOBS

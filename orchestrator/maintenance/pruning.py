@@ -11,10 +11,10 @@ from django.conf import settings
 from django.db import connection, transaction
 
 from orchestrator.artifacts.tasks import count_due_objects, delete_due_objects
+from orchestrator.incidents.incident_mode import KEPT_ORGANIZATIONS
 from orchestrator.job_tokens.partitions import RETENTION_DAYS as TOKEN_DAYS
 from orchestrator.job_tokens.partitions import drop_expired_partitions, expired_tokens
 from orchestrator.maintenance.pruners import RUNS, Pruner, TablePruner, cutoff_of, pruners
-from orchestrator.services.incident_mode import KEPT_ORGANIZATIONS
 from orchestrator.services.pruning import KEEPS, UNIT
 from runtime_jobs.db_errors import is_connection_lost
 from runtime_jobs.db_time import database_now

@@ -11,10 +11,11 @@ from leases.models import Breaker, BreakerState, Limit, LimitSlot
 from leases.scheduling import periodic
 from leases.scheduling.fair_share import pools_without_a_share
 from leases.scheduling.plan_limits import organizations_with_changed_priority, organizations_with_stale_plan
-from orchestrator import services
-from orchestrator.maintenance.rows import RowRunner
-from orchestrator.models import IncidentMode
-from orchestrator.services.breakers import COUNTED
+from orchestrator.core.row_batches import RowRunner
+from orchestrator.incidents import breakers, incident_mode
+from orchestrator.incidents.breakers import COUNTED
+from orchestrator.incidents.models import IncidentMode
+from orchestrator.services import limits, priority
 from runtime_jobs.db_time import database_now
 from runtime_jobs.models import Job
 from runtime_jobs.states import JobState
@@ -56,14 +57,14 @@ def remove_expired_limits(rows: RowRunner, *, now: datetime | None = None) -> in
     """Remove pauses and throttles whose time has passed."""
     over = Limit.objects.filter(until__lte=now or database_now()).exclude(pk__in=rows.suspended("limit_id"))
     keys = list(over.values_list("pk", flat=True)[:MAX_ROWS])
-    return rows.each(services.remove_expired, ({"limit_id": pk} for pk in keys), now=now)
+    return rows.each(limits.remove_expired, ({"limit_id": pk} for pk in keys), now=now)
 
 
 def evaluate_breakers(rows: RowRunner, *, now: datetime | None = None) -> int:
     """Open, half-open or close the circuit breakers for which that is due."""
     # A breaker whose evaluation has failed is skipped by its runner, and takes the place of no other one.
     limit = MAX_ROWS + len(rows.suspended("job_type"))
-    return rows.each(services.evaluate_breaker, _breakers(now or database_now(), limit), now=now)
+    return rows.each(breakers.evaluate_breaker, _breakers(now or database_now(), limit), now=now)
 
 
 def apply_aging(rows: RowRunner, *, now: datetime | None = None) -> int:  # noqa: ARG001 as every task
@@ -74,26 +75,26 @@ def apply_aging(rows: RowRunner, *, now: datetime | None = None) -> int:  # noqa
 def sync_plan_limits(rows: RowRunner, *, now: datetime | None = None) -> int:
     """Bring the limits of organizations in line with their plans."""
     return rows.each(
-        services.sync_plan, ({"org_slug": slug} for slug in organizations_with_stale_plan(limit=MAX_ROWS)), now=now
+        limits.sync_plan, ({"org_slug": slug} for slug in organizations_with_stale_plan(limit=MAX_ROWS)), now=now
     )
 
 
 def sync_shares(rows: RowRunner, *, now: datetime | None = None) -> int:  # noqa: ARG001 as every task
     """Give the organizations of fair pools the shares that they lack."""
-    return rows.each(services.keep_shares, ({"pool": slug} for slug in pools_without_a_share(limit=MAX_ROWS)))
+    return rows.each(limits.keep_shares, ({"pool": slug} for slug in pools_without_a_share(limit=MAX_ROWS)))
 
 
 def raise_plan_priorities(rows: RowRunner, *, now: datetime | None = None) -> int:  # noqa: ARG001 as every task
     """Raise the priority of waiting jobs whose organization was claimed by a process that ended before it did so."""
     return rows.each(
-        services.raise_queued_priority, ({"organization": row} for row in organizations_with_changed_priority())
+        priority.raise_queued_priority, ({"organization": row} for row in organizations_with_changed_priority())
     )
 
 
 def remove_expired_incident_modes(rows: RowRunner, *, now: datetime | None = None) -> int:
     """Remove incident modes whose end has passed."""
     over = IncidentMode.objects.filter(until__lte=now or database_now()).values_list("org_slug", flat=True)[:MAX_ROWS]
-    return rows.each(services.remove_expired_incident_mode, ({"org_slug": slug} for slug in list(over)), now=now)
+    return rows.each(incident_mode.remove_expired_incident_mode, ({"org_slug": slug} for slug in list(over)), now=now)
 
 
 EVERY_ROUND = (advance_lanes, activate_due_queues, notify_throttled_pools, remove_expired_limits, evaluate_breakers)

@@ -10,7 +10,7 @@ from django.db import transaction
 from django.db.models import Model
 
 from leases.checks import SETTINGS
-from orchestrator.services.operator_events import record_operator_event, to_json_value
+from orchestrator.core.operator_events import record_operator_event, to_json_value
 from runtime_jobs.events import Actor
 
 M = TypeVar("M", bound=Model)

@@ -1,4 +1,4 @@
-"""Notify all web processes of changes of what `orchestrator.http.auth.principal_cache` keeps.
+"""Notify all web processes of changes of what `orchestrator.core.principal_cache` keeps.
 
 The triggers fire for each statement that could change what a token permits, whoever sends it.
 """

@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 
 from django.conf import settings
 
-from orchestrator import sealing
+from orchestrator.core import sealing
 from orchestrator.repositories.errors import CommitNotFound, GitFailed, GitLimitExceeded, InvalidOrigin, MirrorMissing
 from orchestrator.repositories.git import GitLimits, run_git
 from runtime_jobs.db_functions import ClockTimestamp

@@ -10,14 +10,14 @@ from uuid import UUID
 from django.db import OperationalError, connection, transaction
 from django.db.models import Model
 
-from orchestrator import services
+from orchestrator.core.unit_of_work import is_retryable
 from orchestrator.results import names
 from orchestrator.results.adapters import AdapterName, Average, Results
 from orchestrator.results.folding import Fold
 from orchestrator.results.models import Metric, Report, ReportResult
 from orchestrator.results.outputs import output_name, read_output, result_naming, write_output
 from orchestrator.results.reading import ReadingSettings, UnreadableResult, read_body
-from orchestrator.services.unit_of_work import is_retryable
+from orchestrator.services import late_results
 from runtime_jobs.db_errors import is_connection_lost
 from runtime_jobs.db_time import database_now
 from runtime_jobs.identifiers import uuid_of
@@ -94,7 +94,7 @@ def process(job: Job, body: bytes | None = None) -> None:
             raise FileNotFoundError(f"The store has no output {name}.")
     with _readers:
         outcome = _read(job, body)
-    services.settle(
+    late_results.settle(
         job_ulid=job.job_ulid,
         failure=outcome.failure,
         message=outcome.message,
@@ -125,7 +125,7 @@ def read_again(job: Job, *, now: datetime | None = None) -> None:
         log.exception("the result of job %s cannot be read", job.job_ulid)
         is_missing = isinstance(error, OSError)
         subject = "output" if is_missing else "result"
-        services.settle(
+        late_results.settle(
             job_ulid=job.job_ulid,
             failure=FailureReason.RESULT_MISSING if is_missing else FailureReason.RESULT_UNREADABLE,
             message=f"The {subject} could not be read for {READING_PATIENCE}: {type(error).__name__}.",

@@ -12,7 +12,7 @@ from django.db.models import Q
 
 from leases.models import Breaker, BreakerState, Limit, LimitScope
 from leases.models.limits import TEMPORARY_KINDS
-from orchestrator.models import Incident
+from orchestrator.incidents.models import Incident
 from runtime_jobs.specs import JOB_TYPES
 
 MAX_LANES, MAX_QUEUED, MAX_BLOCKED, MAX_ENDED = 2_000, 50_000, 10_000, 10_000

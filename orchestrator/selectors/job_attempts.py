@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
-from orchestrator.models import Incident
+from orchestrator.incidents.models import Incident
 from orchestrator.selectors.job_incidents import JOB
 from runtime_jobs.models import Job
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from django.db.models import Exists, OuterRef, QuerySet
 
-from orchestrator.models import Incident
+from orchestrator.incidents.models import Incident
 from runtime_jobs.models import Job
 from runtime_jobs.states import JobState
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from orchestrator.models import Incident
+from orchestrator.incidents.models import Incident
 from orchestrator.selectors.job_incidents import open_incidents
 from orchestrator.selectors.pending_reasons.reason import ReasonCode, WaitReason
 from orchestrator.selectors.pending_reasons.service import pending_for

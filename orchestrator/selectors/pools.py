@@ -9,7 +9,7 @@ from django.conf import settings
 from django.db import connection, transaction
 from django.db.models import Q, QuerySet
 
-from orchestrator.http.auth.principals import ClientPrincipal, WorkerPrincipal
+from orchestrator.core.principals import ClientPrincipal, WorkerPrincipal
 from orchestrator.selectors.pending_reasons.workers import SILENT_AFTER
 from runtime_jobs.models import Project
 from workers.models import Pool

@@ -11,11 +11,11 @@ from typing import Any, Final
 
 from django.conf import settings
 
-from orchestrator.counters import REGISTRATIONS, count
+from orchestrator.core.counters import REGISTRATIONS, count
+from orchestrator.core.operator_events import record_operator_event
+from orchestrator.core.unit_of_work import UnitOfWork, operation
 from orchestrator.services.credentials import require_other_pool
-from orchestrator.services.operator_actions import revoke_leases_of, set_worker_state
-from orchestrator.services.operator_events import record_operator_event
-from orchestrator.services.unit_of_work import UnitOfWork, operation
+from orchestrator.services.worker_state import revoke_leases_of, set_worker_state
 from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import Invalid, NotFound, ResourceConflict
 from runtime_jobs.events import Actor

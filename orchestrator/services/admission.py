@@ -12,9 +12,9 @@ from leases.models import LimitKind
 from leases.scheduling.lanes import LaneKey
 from leases.scheduling.limits import LimitTarget
 from leases.scheduling.submit_quotas import QuotaColumns, RemainingQuota, remaining_quota_in
+from orchestrator.core.unit_of_work import UnitOfWork
 from orchestrator.services.packs import require_pack
 from orchestrator.services.payload_schemas import require_matching_payload
-from orchestrator.services.unit_of_work import UnitOfWork
 from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import (
     FeatureNotEnabled,

@@ -12,7 +12,15 @@ from typing import TypeVar
 
 from leases.errors import StaleLease
 from leases.fencing import LockedLease, lock_leases
-from orchestrator.services.finish import (
+from orchestrator.core.unit_of_work import NeedsTransaction, UnitOfWork, operation
+from orchestrator.services.heartbeat import (
+    HeartbeatResult,
+    HeartbeatUpdate,
+    renew_lease,
+    save_acknowledged,
+    validate_and_acknowledge,
+)
+from orchestrator.services.job_end import (
     CompleteMessage,
     FailMessage,
     apply_failure,
@@ -21,14 +29,6 @@ from orchestrator.services.finish import (
     require_transaction_to_fail,
     runs_in_use,
 )
-from orchestrator.services.heartbeat import (
-    HeartbeatResult,
-    HeartbeatUpdate,
-    renew_lease,
-    save_acknowledged,
-    validate_and_acknowledge,
-)
-from orchestrator.services.unit_of_work import NeedsTransaction, UnitOfWork, operation
 from runtime_jobs.errors import LifecycleError
 from runtime_jobs.models import Job
 from workers.models import Worker

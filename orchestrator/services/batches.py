@@ -5,14 +5,14 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
+from orchestrator.core.idempotency import IdempotentRequest
+from orchestrator.core.unit_of_work import UnitOfWork, operation
 from orchestrator.services import transitions
 from orchestrator.services.admission import load_context
 from orchestrator.services.cancellation import cancel_locked
 from orchestrator.services.dependencies import EMPTY_SNAPSHOT
-from orchestrator.services.idempotency import IdempotentRequest
 from orchestrator.services.retries import is_limited
 from orchestrator.services.submission import Submission, admit_job, enqueue_job, new_job
-from orchestrator.services.unit_of_work import UnitOfWork, operation
 from runtime_jobs.batch_state import BATCH_FINAL, BatchState, JobOutcome, aggregate_state
 from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import AlreadyFinal, Invalid, NotFound, ResourceConflict

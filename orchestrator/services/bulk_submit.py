@@ -7,12 +7,12 @@ from datetime import datetime
 from typing import Any
 
 from leases.scheduling.limits import KeyRoom
+from orchestrator.core.idempotency import IdempotentRequest, replays_before_refusals
+from orchestrator.core.unit_of_work import UnitOfWork, operation
 from orchestrator.services import transitions
 from orchestrator.services.admission import AdmissionContext, load_context
 from orchestrator.services.dependencies import DependencyStatus, lock_dependencies
-from orchestrator.services.idempotency import IdempotentRequest, replays_before_refusals
 from orchestrator.services.submission import Submission, admit_job, enqueue_job, new_job
-from orchestrator.services.unit_of_work import UnitOfWork, operation
 from runtime_jobs.errors import Invalid, LifecycleError, QuotaExceeded, RecordedError
 from runtime_jobs.events import Actor
 from runtime_jobs.models import Job

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from leases.fencing import LockedLease
+from orchestrator.core.unit_of_work import UnitOfWork, operation
 from orchestrator.services import transitions
-from orchestrator.services.finish import (
+from orchestrator.services.job_end import (
     ArtifactRef,
     acknowledge_lease,
     actor_of,
@@ -15,7 +16,6 @@ from orchestrator.services.finish import (
     save_artifacts,
 )
 from orchestrator.services.transitions import OperationResult
-from orchestrator.services.unit_of_work import UnitOfWork, operation
 from runtime_jobs.errors import AlreadyFinal
 from runtime_jobs.events import Actor
 from runtime_jobs.models import Job

@@ -19,8 +19,9 @@ from leases.errors import StaleLease
 from leases.fencing import LockedLease
 from leases.models import Lease
 from leases.scheduling.claims import AttachedClaim, Offer
+from orchestrator.core.unit_of_work import UnitOfWork, operation
 from orchestrator.services.claiming import Claimed, claim_one
-from orchestrator.services.finish import (
+from orchestrator.services.job_end import (
     CompleteMessage,
     FailMessage,
     apply_failure,
@@ -29,7 +30,6 @@ from orchestrator.services.finish import (
     require_transaction_to_fail,
     runs_in_use,
 )
-from orchestrator.services.unit_of_work import UnitOfWork, operation
 from runtime_jobs.db_errors import log_level_of
 from runtime_jobs.identifiers import derived_id
 from runtime_jobs.models import Job

@@ -15,8 +15,8 @@ from django.db import OperationalError, transaction
 
 from leases.models import Lease
 from leases.scheduling.claims import AttachedClaim, ClaimResult, Offer, claim_jobs
-from orchestrator.services.idempotency import IdempotentRequest
-from orchestrator.services.unit_of_work import MAX_ATTEMPTS, MAX_PAUSE_SECONDS, is_retryable
+from orchestrator.core.idempotency import IdempotentRequest
+from orchestrator.core.unit_of_work import MAX_ATTEMPTS, MAX_PAUSE_SECONDS, is_retryable
 from runtime_jobs.models import Job
 from workers.models import Worker
 

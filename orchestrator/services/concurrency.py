@@ -7,9 +7,9 @@ from django.conf import settings
 from django.db import models
 
 from leases.advisory_locks import JOBS_OF_KEY, advisory_xact_lock
+from orchestrator.core.unit_of_work import UnitOfWork
 from orchestrator.services import transitions
 from orchestrator.services.cancellation import cancel_locked
-from orchestrator.services.unit_of_work import UnitOfWork
 from runtime_jobs.db_time import database_now
 from runtime_jobs.events import Actor
 from runtime_jobs.models import Job

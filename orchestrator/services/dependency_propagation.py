@@ -13,9 +13,9 @@ from datetime import datetime
 
 from django.db import Error
 
+from orchestrator.core.unit_of_work import UnitOfWork, operation
 from orchestrator.services import dependencies, transitions
 from orchestrator.services.dependencies import DependencyStatus
-from orchestrator.services.unit_of_work import UnitOfWork, operation
 from runtime_jobs.db_errors import is_connection_lost, is_database_unavailable
 from runtime_jobs.db_time import database_now
 from runtime_jobs.models import EndedDependency, Job

@@ -8,8 +8,8 @@ from datetime import datetime, timedelta
 
 from leases.fencing import LockedLease, lock_current_lease
 from leases.states import LeaseState
+from orchestrator.core.unit_of_work import UnitOfWork, operation
 from orchestrator.services import transitions
-from orchestrator.services.unit_of_work import UnitOfWork, operation
 from runtime_jobs.events import SCHEDULER, Actor
 from runtime_jobs.models import Job
 from runtime_jobs.specs import JOB_TYPES

@@ -7,8 +7,8 @@ from uuid import UUID
 from django.db import connection
 from django.db.models.fields.json import KT
 
-from orchestrator.services.operator_events import record_operator_event
-from orchestrator.services.unit_of_work import UnitOfWork, operation
+from orchestrator.core.operator_events import record_operator_event
+from orchestrator.core.unit_of_work import UnitOfWork, operation
 from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import NotFound, ResourceConflict
 from runtime_jobs.events import Actor

@@ -13,10 +13,10 @@ from leases.scheduling import limits as stored_limits
 from leases.scheduling.fair_share import disable_fair_share, enable_fair_share
 from leases.scheduling.limits import ALL_TYPES, LimitTarget
 from leases.scheduling.plan_limits import sync_plan_limits
-from orchestrator.services.idempotency import IdempotentRequest
-from orchestrator.services.operator_events import record_operator_event
+from orchestrator.core.idempotency import IdempotentRequest
+from orchestrator.core.operator_events import record_operator_event
+from orchestrator.core.unit_of_work import UnitOfWork, operation
 from orchestrator.services.priority import end_emergencies
-from orchestrator.services.unit_of_work import UnitOfWork, operation
 from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import Invalid, NotFound, OperatorOnly, VersionConflict
 from runtime_jobs.events import SCHEDULER, Actor

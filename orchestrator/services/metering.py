@@ -5,7 +5,7 @@ Whoever charges an organization reads the ledger. This server calls no payment p
 
 from datetime import datetime
 
-from orchestrator.services.unit_of_work import UnitOfWork
+from orchestrator.core.unit_of_work import UnitOfWork
 from runtime_jobs.models import Job, UsageRecord
 
 MAX_MINUTES = 2**31 - 1

@@ -3,8 +3,8 @@
 from datetime import datetime
 from typing import Any
 
-from orchestrator.services.operator_events import record_operator_event
-from orchestrator.services.unit_of_work import UnitOfWork, operation
+from orchestrator.core.operator_events import record_operator_event
+from orchestrator.core.unit_of_work import UnitOfWork, operation
 from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import Invalid, NotFound
 from runtime_jobs.events import Actor

@@ -12,8 +12,8 @@ import jwt
 from django.conf import settings
 from django.utils.crypto import salted_hmac
 
-from orchestrator.services.operator_events import record_operator_event
-from orchestrator.services.unit_of_work import UnitOfWork, operation
+from orchestrator.core.operator_events import record_operator_event
+from orchestrator.core.unit_of_work import UnitOfWork, operation
 from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import NotFound, OperatorOnly
 from runtime_jobs.events import Actor

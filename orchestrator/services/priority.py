@@ -2,9 +2,9 @@
 
 from datetime import datetime
 
+from orchestrator.core.unit_of_work import UnitOfWork, operation
 from orchestrator.services import transitions
 from orchestrator.services.admission import has_emergency_limit, plan_priority
-from orchestrator.services.unit_of_work import UnitOfWork, operation
 from runtime_jobs.errors import PriorityForbidden
 from runtime_jobs.events import SYSTEM, Actor
 from runtime_jobs.models import Job, Organization

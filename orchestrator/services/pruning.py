@@ -16,9 +16,10 @@ from typing import Any
 
 from django.db import connection
 
-from orchestrator.models import CheckpointJob, IncidentMode
-from orchestrator.services.incident_mode import KEPT_ORGANIZATIONS
-from orchestrator.services.unit_of_work import UnitOfWork, operation
+from orchestrator.core.unit_of_work import UnitOfWork, operation
+from orchestrator.evidence.chain_models import CheckpointJob
+from orchestrator.incidents.incident_mode import KEPT_ORGANIZATIONS
+from orchestrator.incidents.models import IncidentMode
 from runtime_jobs.db_time import database_now
 from runtime_jobs.events import delete_events
 from runtime_jobs.models import LogChunk, StepLog, StoredArtifact

@@ -9,9 +9,9 @@ from leases.models import LimitKind
 from leases.scheduling.limit_attachment import lock_for_changes
 from leases.scheduling.limits import ALL_TYPES
 from leases.scheduling.quotas import Quota, read_quota
+from orchestrator.core.operator_events import record_operator_event
+from orchestrator.core.unit_of_work import UnitOfWork, operation
 from orchestrator.services.limits import change_limit, require_allowed
-from orchestrator.services.operator_events import record_operator_event
-from orchestrator.services.unit_of_work import UnitOfWork, operation
 from runtime_jobs.errors import Invalid, VersionConflict
 from runtime_jobs.events import Actor
 

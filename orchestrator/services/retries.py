@@ -3,12 +3,12 @@
 from datetime import datetime
 from typing import Any
 
+from orchestrator.core.idempotency import IdempotentRequest
+from orchestrator.core.unit_of_work import UnitOfWork, operation
 from orchestrator.services import transitions
 from orchestrator.services.admission import readmit
-from orchestrator.services.idempotency import IdempotentRequest
-from orchestrator.services.settlement import fail_lost
+from orchestrator.services.late_results import fail_lost
 from orchestrator.services.transitions import OperationResult
-from orchestrator.services.unit_of_work import UnitOfWork, operation
 from runtime_jobs.errors import AlreadyFinal, AlreadyRetried, NotFinal, NotFound, NotRetryable
 from runtime_jobs.events import Actor
 from runtime_jobs.models import Job, UnsentRun

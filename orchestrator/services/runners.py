@@ -9,9 +9,9 @@ from uuid import UUID
 
 from django.conf import settings
 
-from orchestrator.notifications.hub import hand_over, pool_announcer
-from orchestrator.services.operator_events import record_operator_event
-from orchestrator.services.unit_of_work import UnitOfWork, operation
+from orchestrator.core.operator_events import record_operator_event
+from orchestrator.core.unit_of_work import UnitOfWork, operation
+from orchestrator.pubsub.hub import hand_over, pool_announcer
 from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import NotFound, ResourceConflict
 from runtime_jobs.events import Actor

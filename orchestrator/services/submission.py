@@ -5,13 +5,13 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from orchestrator.core.idempotency import IdempotentRequest, replays_before_refusals
+from orchestrator.core.unit_of_work import UnitOfWork, operation
 from orchestrator.services import dependencies, transitions
 from orchestrator.services.admission import AdmissionContext, admit, load_context_of_job
 from orchestrator.services.concurrency import ConcurrencyGroup, apply_conflict_policy, cancel_new
 from orchestrator.services.dependencies import DependencySnapshot, DependencyStatus
-from orchestrator.services.idempotency import IdempotentRequest, replays_before_refusals
 from orchestrator.services.transitions import OperationResult
-from orchestrator.services.unit_of_work import UnitOfWork, operation
 from runtime_jobs.errors import ResourceConflict
 from runtime_jobs.events import Actor
 from runtime_jobs.models import Job

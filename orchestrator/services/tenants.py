@@ -7,10 +7,10 @@ from typing import Any
 from django.db.models import Manager
 
 from leases.scheduling.submit_quotas import create_quota
+from orchestrator.core.operator_events import record_operator_event
+from orchestrator.core.unit_of_work import UnitOfWork, operation
 from orchestrator.services.limits import sync_plan
-from orchestrator.services.operator_events import record_operator_event
 from orchestrator.services.priority import raise_queued_priority
-from orchestrator.services.unit_of_work import UnitOfWork, operation
 from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import NotFound, ResourceConflict
 from runtime_jobs.events import Actor

@@ -13,14 +13,15 @@ from django.conf import settings
 from leases.models import Lease
 from leases.scheduling.lanes import LaneKey, find_lanes, get_lane
 from leases.states import LeaseState
-from orchestrator.notifications.hub import hand_over
-from orchestrator.notifications.job_updates import announcer
-from orchestrator.services import dependencies, incidents, metering
+from orchestrator.artifacts.operations import complete_artifacts
+from orchestrator.core.unit_of_work import UnitOfWork
+from orchestrator.incidents import operations
+from orchestrator.pubsub.hub import hand_over
+from orchestrator.pubsub.job_updates import announcer
+from orchestrator.services import dependencies, metering
 from orchestrator.services.admission import bounded_priority
-from orchestrator.services.artifacts import complete_artifacts
 from orchestrator.services.dependencies import NO_DEPENDENCIES, DependencyStatus
-from orchestrator.services.steps import close_open_steps
-from orchestrator.services.unit_of_work import UnitOfWork
+from orchestrator.step_logs.steps import close_open_steps
 from runtime_jobs import events
 from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import InvalidTransition, NotFound
@@ -154,7 +155,7 @@ def _finish_after_commit(uow: UnitOfWork, job: Job) -> None:
 
 def check_run_after_commit(uow: UnitOfWork, job: Job) -> None:
     """Check the workflow run of a job after the commit: the run may have ended, and another one may begin."""
-    from orchestrator.services.workflow_settlement import settle_batches  # noqa: PLC0415 it imports this module
+    from orchestrator.workflows.workflow_end import settle_batches  # noqa: PLC0415 it imports this module
 
     # The type first: calls about many leases do not read the batch.
     if JOB_TYPES[job.job_type].in_workflow_runs and job.batch_id is not None:
@@ -457,7 +458,7 @@ def retry_or_escalate(
     if is_retried and job.automatic_retries_spent < job.automatic_retries:
         changes = {"excluded_workers": [*job.excluded_workers, worker_id]} if elsewhere and worker_id else {}
         return create_retry(uow, job, RetryKind.AUTOMATIC, now=now, actor=SYSTEM, reason=str(reason), **changes)
-    incidents.open_for_failed_job(uow, job, now=now)
+    operations.open_for_failed_job(uow, job, now=now)
     return None
 
 
@@ -487,7 +488,7 @@ def create_retry(
         successor.automatic_retries_spent = job.automatic_retries_spent + 1
     else:
         status = dependencies.lock_status(dependencies.get_roots(job), any_end=dependencies.get_any_end(job))
-        incidents.resolve_for_retry(job, actor=actor, now=now)
+        operations.resolve_for_retry(job, actor=actor, now=now)
     enqueue(uow, successor, now=now, actor=actor, dependency_status=status, attempt=successor.attempt)
     retried = {"retry_of": job.job_ulid, "retry": str(kind), "reason": reason}
     record_event(uow, successor, "job.retried", now=now, actor=actor, **retried)

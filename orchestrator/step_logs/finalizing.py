@@ -16,10 +16,9 @@ from typing import Final
 from django.db import connection, models, transaction
 from django.db.models.functions import Length
 
-from orchestrator import services
-from orchestrator.notifications.job_updates import announcer
-from orchestrator.services.step_log_rows import lock_log_by_key
-from orchestrator.step_logs import objects
+from orchestrator.pubsub.job_updates import announcer
+from orchestrator.step_logs import objects, step_log_writes
+from orchestrator.step_logs.rows import lock_log_by_key
 from runtime_jobs.models import DiscardedLogObject, JobStep, LogChunk, StepLog
 from runtime_jobs.states import FINAL_STATES
 
@@ -77,7 +76,7 @@ def finalize_log(key: int) -> bool:
         OSError: The storage refused the object, or does not have the last one.
         EOFError: Bytes of the log are missing.
     """
-    services.flush_late_chunks(key=key)
+    step_log_writes.flush_late_chunks(key=key)
     attempt = begin_attempt(key)
     if attempt is None:
         return False

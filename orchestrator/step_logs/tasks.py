@@ -5,9 +5,9 @@ from typing import Final
 
 from orchestrator.housekeeping.queue import create_missing
 from orchestrator.housekeeping.registry import SubjectGone, task
-from orchestrator.services.step_logs import FINALIZE
 from orchestrator.step_logs.finalizing import finalize_log, logs_to_finalize
 from orchestrator.step_logs.objects import remove_object
+from orchestrator.step_logs.step_log_writes import FINALIZE
 from runtime_jobs.db_time import database_now
 from runtime_jobs.models import DiscardedLogObject, StepLog
 

@@ -150,7 +150,7 @@ class GatheredNotification(models.Model):
     class Meta:
         db_table = "gathered_notifications"
         constraints = [models.UniqueConstraint(fields=["rule", "key"], name="one_gathered_notification_per_key")]
-        # For `orchestrator.dispatching.notifications`: those that are due.
+        # For `orchestrator.webhooks.notifications`: those that are due.
         indexes = [models.Index(fields=["due_at"], name="gathered_notifications_due")]
 
     def __str__(self) -> str:
@@ -268,7 +268,7 @@ class DispatchPosition(models.Model):
     """The position in the feed up to which events were turned into deliveries, in one row.
 
     Attributes:
-        stamp: The stamp of the last event; see `orchestrator.selectors.event_pages.Place`.
+        stamp: The stamp of the last event; see `orchestrator.events.pages.Place`.
         kind: The kind of the last event.
         event_id: The key of the last event.
         beat_at: When a dispatcher last read events. The dashboard reports that none is running.

@@ -1,7 +1,7 @@
 """Signatures of webhooks after Standard Webhooks 1.0.0, and their secrets.
 
 A signature is the HMAC-SHA256 of `{id}.{timestamp}.{body}`. A secret is text for people: `whsec_` and 32 random bytes
-in base64. The key is those bytes. The database has them sealed only (`orchestrator.sealing`).
+in base64. The key is those bytes. The database has them sealed only (`orchestrator.core.sealing`).
 """
 
 import base64

@@ -8,13 +8,14 @@ from typing import Any, Final
 
 from django.conf import settings
 
-from orchestrator import services
+from orchestrator.core.idempotency import IdempotentRequest
 from orchestrator.repositories.contents import is_in_history, resolve_ref
 from orchestrator.repositories.errors import MirrorMissing, RefNotFound, RepositoryError
 from orchestrator.repositories.tasks import request_mirror
-from orchestrator.services import RerunRequest, WorkflowRunOutcome, WorkflowRunRequest
-from orchestrator.services.idempotency import IdempotentRequest
+from orchestrator.workflows import reruns, runs
 from orchestrator.workflows.files import require_workflow
+from orchestrator.workflows.reruns import RerunRequest
+from orchestrator.workflows.runs import WorkflowRunOutcome, WorkflowRunRequest
 from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import Invalid, LifecycleError, MirrorOutdated, WorkflowUnreadable
 from runtime_jobs.events import Actor
@@ -89,7 +90,7 @@ def start_run(
             correlation_id=start.correlation_id,
             source_address=start.source_address,
         )
-        return services.start_workflow_run(
+        return runs.start_workflow_run(
             request, default_pool=settings.DEFAULT_POOL, actor=actor, idempotency=idempotency
         )
     except (Invalid, WorkflowUnreadable) as refusal:
@@ -197,8 +198,8 @@ def rerun(
         WorkflowRejected: The file is wrong.
         LifecycleError: Any error of `rerun_workflow`.
     """
-    services.require_ended_run(run)
+    reruns.require_ended_run(run)
     workflow = require_workflow(run.repository, run.head_sha, run.workflow_file)
-    return services.rerun_workflow(
+    return reruns.rerun_workflow(
         run, workflow, request, default_pool=settings.DEFAULT_POOL, actor=actor, idempotency=idempotency
     )

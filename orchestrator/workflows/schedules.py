@@ -8,12 +8,12 @@ from datetime import datetime, timedelta
 from django.conf import settings
 from django.db import transaction
 
-from orchestrator import services
 from orchestrator.housekeeping.registry import task
 from orchestrator.repositories.contents import default_ref, resolve_ref
 from orchestrator.repositories.errors import PathNotFound, RepositoryError
-from orchestrator.services import WorkflowRunRequest
+from orchestrator.workflows import runs
 from orchestrator.workflows.files import parse_file_at
+from orchestrator.workflows.runs import WorkflowRunRequest
 from runtime_jobs.db_errors import is_connection_lost
 from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import LifecycleError, QuotaContended
@@ -164,7 +164,7 @@ def _start(row: WorkflowSchedule) -> None:
         actor_name="schedule",
         correlation_id=f"schedule-{row.pk}",
     )
-    services.start_workflow_run(request, default_pool=settings.DEFAULT_POOL, actor=SCHEDULER)
+    runs.start_workflow_run(request, default_pool=settings.DEFAULT_POOL, actor=SCHEDULER)
 
 
 def _trigger_id(row: WorkflowSchedule) -> str:

@@ -13,14 +13,14 @@ from typing import Any
 from django.conf import settings
 from django.db import transaction
 
-from orchestrator import services
 from orchestrator.housekeeping.queue import request_task
 from orchestrator.housekeeping.registry import PermanentFailure, SubjectGone, task
 from orchestrator.repositories.contents import changed_paths, default_ref, has_commit
 from orchestrator.repositories.errors import MirrorMissing, PathNotFound
 from orchestrator.repositories.mirrors import update_mirror
-from orchestrator.services import WorkflowRunRequest
+from orchestrator.workflows import runs
 from orchestrator.workflows.files import list_workflow_files, parse_file_at
+from orchestrator.workflows.runs import WorkflowRunRequest
 from orchestrator.workflows.schedules import store_schedules
 from runtime_jobs.db_errors import is_connection_lost
 from runtime_jobs.db_time import database_now
@@ -198,7 +198,7 @@ class _Processing:
             needs_approval=facts.from_fork,
         )
         try:
-            services.start_workflow_run(request, default_pool=settings.DEFAULT_POOL, actor=PROVIDER)
+            runs.start_workflow_run(request, default_pool=settings.DEFAULT_POOL, actor=PROVIDER)
         except (QuotaExceeded, QuotaContended):
             raise
         except WorkflowRejected as error:

@@ -8,7 +8,7 @@ from runtime_jobs.states import ENDED_STEP_STATUSES, OPEN_STEP_STATUSES, Conclus
 
 
 class JobStep(models.Model):
-    """A step of a job. Only `orchestrator.services.steps` writes `status` and `conclusion`.
+    """A step of a job. Only `orchestrator.step_logs.steps` writes `status` and `conclusion`.
 
     The history of the job contains no events of its steps: the rows are their history.
 

@@ -33,7 +33,7 @@ class RunHold(models.TextChoices):
 class WorkflowRun(models.Model):
     """A run of a workflow file at a commit. Its jobs are those of its batch. The wire names a run by its number.
 
-    Only `orchestrator.services.workflow_runs` writes a run. Its state follows from its jobs: see `selectors.runs`.
+    Only `orchestrator.workflows.runs` writes a run. Its state follows from its jobs: see `selectors.runs`.
 
     Attributes:
         batch: The jobs, which are listed and canceled together.

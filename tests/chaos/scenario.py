@@ -6,9 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from config import paths
-from orchestrator import services
 from orchestrator.repositories.mirrors import update_mirror
-from orchestrator.services.webhooks import WebhookTerms
+from orchestrator.repositories.operations import add_repository
+from orchestrator.secrets.operations import set_secret
+from orchestrator.services import actions_runners
+from orchestrator.services.credentials import register_worker
+from orchestrator.webhooks.operations import WebhookTerms, create_webhook, webhook_secret
 from tests.chaos.client import Credentials
 from tests.chaos.runner import Site
 from tests.chaos.webhook_receiver import WebhookReceiver
@@ -64,8 +67,8 @@ def build(
     ]
     if receiver is not None:
         terms = WebhookTerms(url=receiver.url)
-        webhook, _ = services.create_webhook(organization=organization, terms=terms, actor=OPERATOR)
-        receiver.secret = services.webhook_secret(webhook)
+        webhook, _ = create_webhook(organization=organization, terms=terms, actor=OPERATOR)
+        receiver.secret = webhook_secret(webhook)
     credentials = Credentials(api_token(organization), project_key(bench))
     return Site(
         credentials,
@@ -84,21 +87,23 @@ def workflow_site(state: Path, organization: Any, runners: int) -> list[str]:
     origin.commit({path: text.encode() for path, text in WORKFLOWS.items()})
     pool = PoolFactory(slug="workflows")
     project = ProjectFactory(organization=organization, slug="workflows", pool=pool.slug)
-    repository = services.add_repository(
+    repository = add_repository(
         project=project, full_name=REPOSITORY, origin=str(origin.path), is_private=True, actor=OPERATOR
     )
     update_mirror(repository)
     for name, value in SECRETS.items():
-        services.set_secret(organization=organization, repository=None, name=name, value=value, actor=OPERATOR)
+        set_secret(organization=organization, repository=None, name=name, value=value, actor=OPERATOR)
     return [
-        services.register_runner(name=f"workflow-runner-{number}", labels=LABELS, pool=pool.slug, actor=OPERATOR)[2]
+        actions_runners.register_runner(
+            name=f"workflow-runner-{number}", labels=LABELS, pool=pool.slug, actor=OPERATOR
+        )[2]
         for number in range(1, runners + 1)
     ]
 
 
 def enrolled(state: Path, number: int, *, sandboxed: bool) -> tuple[str, Path, list[str]]:
     pool, engine, capacity = ("sandboxed", "bubblewrap", 2) if sandboxed else ("quick", "null", 4)
-    worker, token = services.register_worker(
+    worker, token = register_worker(
         slug=f"worker-{number}",
         pool=PoolFactory(slug=pool),
         capacity=capacity,

@@ -12,8 +12,8 @@ from pathlib import Path
 from django.db import connection
 
 from orchestrator.artifacts.storage import artifact_storage
-from orchestrator.selectors.step_logs import read_step_log
-from orchestrator.selectors.workflow_runs import state_of_run
+from orchestrator.step_logs.step_log_reads import read_step_log
+from orchestrator.workflows.run_reads import state_of_run
 from runtime_jobs.models import Job, JobStep, StoredArtifact, WorkflowRun
 from runtime_jobs.states import JobState
 from tests.runtime_jobs.plain_scrubbing import scrubbed

@@ -15,7 +15,7 @@ from uuid import UUID
 
 import pytest
 
-from orchestrator import services
+from orchestrator.services import cancellation
 from runtime_jobs.identifiers import public_id_of
 from runtime_jobs.models import Job, StoredArtifact
 from tests.factories import OPERATOR, WorkerFactory
@@ -101,7 +101,7 @@ def seconds_until_silence_is_found(yard: Yard) -> float:
         call(path, beat)
     assert (refused.value.code, json.load(refused.value)["code"]) == (409, "stale_lease")
     (retry,) = yard.retries_of(job)  # the next try would get it
-    services.cancel(job_ulid=retry.job_ulid, actor=OPERATOR, deadline_seconds=10)
+    cancellation.cancel(job_ulid=retry.job_ulid, actor=OPERATOR, deadline_seconds=10)
     return found
 
 

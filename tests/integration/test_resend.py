@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator import services
 from orchestrator.ingest.models import Run
+from orchestrator.services import job_end, retries
 from runtime_jobs.models import JobEvent, LogChunk, UnsentRun
 from runtime_jobs.states import FailureReason
 from tests.factories import OPERATOR, claimed
@@ -23,8 +23,8 @@ def test_a_resent_run_is_uploaded_under_the_new_job_and_nothing_is_executed(yard
     failed = yard.submit("null", "print=hello", "exit=3")
     lease = claimed().lease
     lost = {**good, "metadata": {**good["metadata"], "job_id": failed.job_ulid}}
-    services.fail(lease_ulid=lease.lease_ulid, worker=lease.worker, reason=FailureReason.UPLOAD_FAILED, unsent_run=lost)
-    again = services.reupload(job_ulid=failed.job_ulid, actor=OPERATOR, reason="ingest is back").job
+    job_end.fail(lease_ulid=lease.lease_ulid, worker=lease.worker, reason=FailureReason.UPLOAD_FAILED, unsent_run=lost)
+    again = retries.reupload(job_ulid=failed.job_ulid, actor=OPERATOR, reason="ingest is back").job
 
     other = yard.start(yard.enrol("two"), "--once")
     assert other.end() == 0, other.log

@@ -17,7 +17,7 @@ import pytest
 import requests
 
 from config.paths import BASE_DIR
-from orchestrator import services
+from orchestrator.services import actions_runners
 from runtime_jobs.models import Job
 from tests.factories import OPERATOR, PoolFactory
 from tests.live_server import eventually
@@ -126,7 +126,7 @@ class Runner(threading.Thread):
 @pytest.fixture
 def token() -> str:
     PoolFactory()
-    _, _, found = services.register_runner(name="runner-1", actor=OPERATOR)
+    _, _, found = actions_runners.register_runner(name="runner-1", actor=OPERATOR)
     return found
 
 

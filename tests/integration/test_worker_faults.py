@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 
 from leases.models import Lease
-from orchestrator import services
+from orchestrator.incidents.models import Incident
 from orchestrator.ingest.models import Run
-from orchestrator.models import Incident
+from orchestrator.services import cancellation
 from runtime_jobs.db_time import database_now
 from runtime_jobs.models import Job, JobEvent, LogChunk
 from tests.factories import OPERATOR
@@ -125,7 +125,7 @@ def test_a_cancel_is_obeyed_in_time_by_a_command_that_ignores_it(yard: Yard) -> 
     yard.until(job, lambda found: found.state == "executing")
     wait_until(lambda: log_of(job.job_ulid) == b"before\n")
     assert processes_with(mark)
-    services.cancel(job_ulid=job.job_ulid, actor=OPERATOR, message="enough", deadline_seconds=30)
+    cancellation.cancel(job_ulid=job.job_ulid, actor=OPERATOR, message="enough", deadline_seconds=30)
     asked = time.monotonic()
     canceled = yard.ended(job, 32)
     assert time.monotonic() - asked < 32
@@ -191,7 +191,7 @@ def test_a_worker_killed_at_full_capacity_has_its_place_back_when_it_starts_agai
     failed = yard.ended(job)
     assert (failed.state, failed.failure_reason) == ("failed", "worker_shutdown")
     (retry,) = yard.retries_of(job)
-    services.cancel(job_ulid=retry.job_ulid, actor=OPERATOR, deadline_seconds=10)
+    cancellation.cancel(job_ulid=retry.job_ulid, actor=OPERATOR, deadline_seconds=10)
     assert yard.ended(other).public_status == "uploaded"
     assert yard.ended(retry).state == "canceled"
     wait_until(lambda: not left(yard, "spool"))
@@ -209,7 +209,7 @@ def test_a_worker_that_slept_through_its_lease_says_nothing_of_use(yard: Yard) -
     assert processes_with(mark) == [], "two copies of a job would run"
     assert_ended_after_silence(job, stopped_at)
     (retry,) = yard.retries_of(job)
-    services.cancel(job_ulid=retry.job_ulid, actor=OPERATOR, deadline_seconds=10)
+    cancellation.cancel(job_ulid=retry.job_ulid, actor=OPERATOR, deadline_seconds=10)
     before = JobEvent.objects.filter(job_id=job.job_ulid).count()
     sleeper.signal(signal.SIGCONT)
     wait_until(lambda: "stopping the job" in sleeper.log)

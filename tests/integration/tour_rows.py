@@ -24,8 +24,9 @@ from django.core.management import call_command
 from websockets.sync.client import ClientConnection, connect
 
 from leases.models import Breaker
-from orchestrator import services
+from orchestrator.incidents import breakers
 from orchestrator.protocols.shithub.models import HeartbeatWindow
+from orchestrator.services import cancellation, worker_state
 from runtime_jobs.identifiers import public_id_of, uuid_of
 from runtime_jobs.models import (
     CacheEntry,
@@ -296,7 +297,7 @@ class Tour:
             job_type = ("scan", "advisory-sync")[place % 2]  # so that no breaker opens yet
             self.payload_job(job_type, scan)
             while not self.serve_payload(worker, job_type, reason):  # on a busy machine a breaker opens meanwhile
-                services.reset_breaker(
+                breakers.reset_breaker(
                     org_slug=self.project.organization.slug, job_type=job_type, actor=OPERATOR, reason="for the tour"
                 )
         for _ in range(20):
@@ -455,14 +456,14 @@ class Tour:
         self.post(f"/v1/schedules/{self.schedule_id}/run", {"reason": "now"})
         waiting = [self.payload_job("policy-run", {"x": number}) for number in range(3)]
         self.payload_job("policy-run", {}, dependencies=[str(uuid_of(waiting[0].job_ulid))])
-        services.cancel(job_ulid=waiting[1].job_ulid, actor=OPERATOR, deadline_seconds=0, message="by hand")
+        cancellation.cancel(job_ulid=waiting[1].job_ulid, actor=OPERATOR, deadline_seconds=0, message="by hand")
         filters = {"job_type": "policy-run", "status": "queued"}
         bulk = self.post("/v1/bulk-actions", own | {"action": "cancel", "filter": filters, "reason": "reverted"})
         eventually(
             lambda: self.call("GET", f"/v1/bulk-actions/{bulk['bulk_action_id']}")["status"] == "completed", PATIENCE
         )
         self.payload_job("policy-run", {"x": 9})
-        services.set_worker_state(
+        worker_state.set_worker_state(
             worker_id=Worker.objects.get(slug="two").worker_id, state="draining", actor=OPERATOR, reason="kernel"
         )
 

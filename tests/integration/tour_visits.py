@@ -19,17 +19,12 @@ from django.urls import Resolver404, resolve
 
 from config.paths import BASE_DIR
 from leases.models import Limit
+from orchestrator.bulk_actions.models import BulkAction
+from orchestrator.incidents.models import Incident
 from orchestrator.ingest.models import Run
-from orchestrator.models import (
-    BulkAction,
-    Delivery,
-    Incident,
-    NotificationRule,
-    Report,
-    Schedule,
-    Webhook,
-)
-from orchestrator.results.models import Benchmark, Branch, Measure, Metric, Testbed
+from orchestrator.results.models import Benchmark, Branch, Measure, Metric, Report, Testbed
+from orchestrator.schedules.models import Schedule
+from orchestrator.webhooks.models import Delivery, NotificationRule, Webhook
 from runtime_jobs.identifiers import uuid_of
 from runtime_jobs.models import Batch, Job, JobEvent, Project, WorkflowRun
 from runtime_jobs.specs import PAYLOAD_TYPES

@@ -16,7 +16,8 @@ from django.db import connection
 from leases import fencing
 from leases.models import Lease
 from leases.sql_functions import read_sql
-from orchestrator.services import bulk_write, cancellation, expiry, finish, heartbeat, retries, settlement, transitions
+from orchestrator.core import bulk_write
+from orchestrator.services import cancellation, expiry, heartbeat, job_end, late_results, retries, transitions
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ MUTANTS = (
     Mutant("no expiry", fencing.require_valid_lease, "if not lease.is_live(holding.now):", "if False:"),
     Mutant("heartbeats shorten", transitions.extend_lease, "max(lease.expires_at, now + timedelta(seconds=lease.ttl_seconds))",
            "now + timedelta(seconds=lease.ttl_seconds / 2)"),
-    Mutant("cancel unasked", finish.acknowledge_cancel, "locked.job.cancel_requested_at is None", "False"),
+    Mutant("cancel unasked", job_end.acknowledge_cancel, "locked.job.cancel_requested_at is None", "False"),
     Mutant("the clock is early", expiry.expire, "locked is None or locked.lease.is_live(locked.now)",
            "locked is None"),
     Mutant("a running job waits again", expiry.end_lease_externally, "lease.state == LeaseState.GRANTED", "True"),
@@ -93,13 +94,13 @@ MUTANTS = (
     Mutant("alive at the last moment", Lease.is_live, "self.expires_at > now", "self.expires_at >= now"),
     Mutant("anybody's lease", fencing.lock_lease, "_LOCK_JOB.first(lease_ulid, worker.worker_id)",
            "Job.objects.locked().filter(job_ulid__in=Lease.objects.filter(lease_ulid=lease_ulid).values('job')).first()"),
-    Mutant("another last word", finish.is_duplicate, "if stored == digest:", "if True:"),
-    Mutant("a repeated message has no second effect", finish.is_duplicate, "if stored is not None:", "if False:"),
+    Mutant("another last word", job_end.is_duplicate, "if stored == digest:", "if True:"),
+    Mutant("a repeated message has no second effect", job_end.is_duplicate, "if stored is not None:", "if False:"),
     Mutant("forced at once", expiry.force_cancel, "or locked.job.cancel_deadline_at > locked.now", ""),
     Mutant("timed out at once", expiry.exceeded_limit, "since is None or now - since <= timedelta(seconds=limit)",
            "since is None"),
     Mutant("a cancel is forgotten", transitions.fail_or_cancel, "job.cancel_requested_at is not None", "False"),
-    Mutant("a success after the deadline", finish._precedes_cancel, "and in_time", ""),
+    Mutant("a success after the deadline", job_end._precedes_cancel, "and in_time", ""),
     SqlMutant("more than it can hold", "least(p_max_jobs, worker.capacity - live_leases)", "p_max_jobs"),
     SqlMutant("the same fence again", "j.fence + 1 AS fence", "greatest(j.fence, 1) AS fence"),
     Mutant("requeued for ever", expiry._end_unacknowledged, "job.requeue_count >= job.max_requeues", "False"),
@@ -109,13 +110,13 @@ MUTANTS = (
     Mutant("an older lease's late result", fencing.accepts_late_result, "or holding.lease.fence != job.fence", ""),
     Mutant("anybody's late result", fencing.lock_newest_lease, ", worker_id=worker.worker_id", ""),
     Mutant("no table of transitions", transitions.transition, "if not can_transition(job.state, target):", "if False:"),
-    Mutant("settled twice", settlement.settle, "if job.state != JobState.PROCESSING:", "if False:"),
-    Mutant("given up early", settlement._is_given_up, "or job.late_result_at > now", ""),
+    Mutant("settled twice", late_results.settle, "if job.state != JobState.PROCESSING:", "if False:"),
+    Mutant("given up early", late_results._is_given_up, "or job.late_result_at > now", ""),
     Mutant("lost in spite of a cancel", transitions.end_without_result, "or job.cancel_requested_at is not None", ""),
     Mutant("canceled while it is read", cancellation.cancel, "job.state == JobState.PROCESSING", "False"),
     Mutant("a lost job is asked to stop", cancellation.cancel_locked, "or job.state == JobState.LOST", ""),
     Mutant("heartbeats past the limit", heartbeat.renew_lease, "end_if_timed_out(uow, locked) is not None", "False"),
     Mutant("renews for another worker", fencing._is_owned, "lease.worker_id == owners[lease.lease_ulid].worker_id", "True"),
-    Mutant("a result is not read", finish.apply_success, "if job.needs_processing:", "if False:"),
+    Mutant("a result is not read", job_end.apply_success, "if job.needs_processing:", "if False:"),
     Mutant("retried twice", retries.require_retryable, "if newer is not None:", "if False:"),
 )  # fmt: skip

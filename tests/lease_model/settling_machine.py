@@ -12,8 +12,8 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
-from orchestrator import services
-from orchestrator.services import Claimed
+from orchestrator.services import cancellation, heartbeat, job_end, late_results
+from orchestrator.services.claiming import Claimed
 from runtime_jobs.errors import AlreadyFinal, LifecycleError
 from runtime_jobs.models import Job
 from runtime_jobs.states import FINAL_STATES, RESULT_FAILURES, SETTLING_STATES, CancelReason, JobState
@@ -41,7 +41,7 @@ class SettlingMachine(LeaseMachine):
     def complete(self, handle: Claimed, same: bool) -> None:
         self.runs += 1
         before = Job.objects.get(pk=handle.job.pk)
-        answer = self.speak(handle, services.complete, exit_code=0 if same else self.runs)
+        answer = self.speak(handle, job_end.complete, exit_code=0 if same else self.runs)
         self.result_is_legal(before, handle, answer)
 
     @rule(handle=handles)
@@ -49,7 +49,9 @@ class SettlingMachine(LeaseMachine):
         """By the job's id, as a worker does that has forgotten its lease."""
         before, rows = Job.objects.get(pk=handle.job.pk), images()
         job, worker = before.job_ulid, handle.lease.worker
-        answer = self.attempt(lambda: services.complete_late(job_ulid=job, worker=worker, exit_code=0, now=self.now))
+        answer = self.attempt(
+            lambda: late_results.complete_late(job_ulid=job, worker=worker, exit_code=0, now=self.now)
+        )
         newest = before.leases.latest("fence")
         if newest.worker_id != worker.worker_id:
             assert isinstance(answer, LifecycleError), "only the worker of the newest lease has a result"
@@ -80,7 +82,7 @@ class SettlingMachine(LeaseMachine):
     def cancel(self, job: str, reason: CancelReason) -> None:
         before, rows = Job.objects.get(job_ulid=job), images()
         answer = self.attempt(
-            lambda: services.cancel(job_ulid=job, actor=ALICE, deadline_seconds=30, reason=reason, now=self.now)
+            lambda: cancellation.cancel(job_ulid=job, actor=ALICE, deadline_seconds=30, reason=reason, now=self.now)
         )
         if before.state == JobState.PROCESSING:
             assert isinstance(answer, AlreadyFinal), "a result that has arrived is not canceled"
@@ -91,7 +93,7 @@ class SettlingMachine(LeaseMachine):
     @rule(job=jobs, failure=st.sampled_from([None, None, *RESULT_FAILURES]))
     def settle(self, job: str, failure: Any) -> None:
         before, rows = Job.objects.get(job_ulid=job), images()
-        answer = services.settle(job_ulid=job, failure=failure, now=self.now)
+        answer = late_results.settle(job_ulid=job, failure=failure, now=self.now)
         assert (answer is not None) == (before.state == JobState.PROCESSING), "a result is settled once"
         if answer is None:
             assert images() == rows
@@ -99,7 +101,7 @@ class SettlingMachine(LeaseMachine):
     @rule(job=jobs)
     def give_up(self, job: str) -> None:
         before = Job.objects.get(job_ulid=job)
-        if services.give_up(job_ulid=job, now=self.now):
+        if late_results.give_up(job_ulid=job, now=self.now):
             assert before.late_result_at
             assert self.now >= before.late_result_at, "no job is given up early"
 
@@ -122,13 +124,13 @@ class SettlingMachine(LeaseMachine):
 
     def finish(self, claimed: Claimed) -> None:
         message = {"lease_ulid": claimed.lease.lease_ulid, "worker": claimed.lease.worker, "now": self.now}
-        services.report(**message, phase=JobState.EXECUTING)
-        services.complete(**message, exit_code=0)
-        services.settle(job_ulid=claimed.job.job_ulid, now=self.now)
+        heartbeat.report(**message, phase=JobState.EXECUTING)
+        job_end.complete(**message, exit_code=0)
+        late_results.settle(job_ulid=claimed.job.job_ulid, now=self.now)
 
     def drain(self) -> None:
         for job in Job.objects.filter(state=JobState.PROCESSING):
-            services.settle(job_ulid=job.job_ulid, now=self.now)
+            late_results.settle(job_ulid=job.job_ulid, now=self.now)
         self.now += timedelta(seconds=LATE)
         super().drain()
         assert not Job.objects.exclude(state__in=FINAL_STATES).exists()

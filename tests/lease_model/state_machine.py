@@ -16,9 +16,12 @@ from leases import fencing
 from leases.errors import StaleLease
 from leases.models import Lease
 from leases.states import OPEN, LeaseState
-from orchestrator import services
 from orchestrator.maintenance.leases import sweep
-from orchestrator.services import Claimed
+from orchestrator.services import batch_calls, cancellation, claiming, expiry, job_end, retries, worker_state
+from orchestrator.services import heartbeat as service_heartbeat
+from orchestrator.services.claiming import Claimed
+from orchestrator.services.heartbeat import renew
+from orchestrator.step_logs import job_log_writes
 from runtime_jobs.errors import LifecycleError
 from runtime_jobs.models import Job, JobEvent, LogChunk
 from runtime_jobs.states import FINAL_STATES, REPORTABLE_FAILURES, RUNNING_STATES, CancelReason, JobState
@@ -31,7 +34,13 @@ WORKERS = 3
 CAPACITY = 3
 DRAIN = 40
 FINAL_WORDS = (
-    *(services.complete, services.fail, services.release, services.acknowledge_cancel, services.stop_by_worker),
+    *(
+        job_end.complete,
+        job_end.fail,
+        service_heartbeat.release,
+        job_end.acknowledge_cancel,
+        cancellation.stop_by_worker,
+    ),
 )
 LIMITS = {
     JobState.STARTING: ("started_at", 600),
@@ -83,17 +92,17 @@ class LeaseMachine(RuleBasedStateMachine):
     @rule(job=jobs, reason=st.sampled_from(CancelReason))
     def cancel(self, job: str, reason: CancelReason) -> None:
         self.attempt(
-            lambda: services.cancel(job_ulid=job, actor=ALICE, deadline_seconds=30, reason=reason, now=self.now)
+            lambda: cancellation.cancel(job_ulid=job, actor=ALICE, deadline_seconds=30, reason=reason, now=self.now)
         )
 
     @rule(target=jobs, job=jobs)
     def retry(self, job: str) -> Any:
-        answer = self.attempt(lambda: services.retry(job_ulid=job, actor=OPERATOR, reason="again", now=self.now))
+        answer = self.attempt(lambda: retries.retry(job_ulid=job, actor=OPERATOR, reason="again", now=self.now))
         return multiple() if isinstance(answer, LifecycleError) else answer.job.job_ulid
 
     @rule(job=jobs)
     def revoke(self, job: str) -> None:
-        services.revoke(job_ulid=job, actor=OPERATOR, reason="burning", now=self.now)
+        worker_state.revoke(job_ulid=job, actor=OPERATOR, reason="burning", now=self.now)
 
     # --- workers ------------------------------------------------------------------------------------------------------
 
@@ -101,7 +110,7 @@ class LeaseMachine(RuleBasedStateMachine):
     def claim(self, who: int, acknowledge: bool) -> Any:
         worker = self.workers[who]
         offered = offer(worker, job_types=self.job_types)
-        claimed = services.claim(worker=worker, offer=offered, acknowledge=acknowledge, now=self.now)
+        claimed = claiming.claim(worker=worker, offer=offered, acknowledge=acknowledge, now=self.now)
         if claimed is None:
             return multiple()
         before = self.fences.get(claimed.job.job_ulid, 0)
@@ -111,12 +120,12 @@ class LeaseMachine(RuleBasedStateMachine):
 
     @rule(handle=handles)
     def acknowledge(self, handle: Claimed) -> None:
-        self.speak(handle, services.acknowledge)
+        self.speak(handle, service_heartbeat.acknowledge)
 
     @rule(handle=handles)
     def heartbeat(self, handle: Claimed) -> None:
         before = Lease.objects.get(pk=handle.lease.pk).expires_at
-        renewed = self.speak(handle, services.renew, progress={"percent": 50.0})
+        renewed = self.speak(handle, renew, progress={"percent": 50.0})
         after = Lease.objects.get(pk=handle.lease.pk).expires_at
         if isinstance(renewed, LifecycleError):
             assert after == before, "a refused heartbeat changes nothing"
@@ -126,41 +135,41 @@ class LeaseMachine(RuleBasedStateMachine):
 
     @rule(handle=handles, phase=st.sampled_from(RUNNING_STATES))
     def report(self, handle: Claimed, phase: str) -> None:
-        self.speak(handle, services.report, phase=str(phase))
+        self.speak(handle, service_heartbeat.report, phase=str(phase))
 
     @rule(handle=handles, seq=st.integers(0, 2))
     def log(self, handle: Claimed, seq: int) -> None:
-        self.speak(handle, services.append_log, seq=seq, chunk=b"line\n")
+        self.speak(handle, job_log_writes.append_log, seq=seq, chunk=b"line\n")
 
     @rule(handle=handles, same=st.booleans())
     def complete(self, handle: Claimed, same: bool) -> None:
         self.runs += 1
         run = f"run_{handle.lease.pk}" if same else f"run_{handle.lease.pk}_{self.runs}"
-        self.speak(handle, services.complete, ingest_run_id=run)
+        self.speak(handle, job_end.complete, ingest_run_id=run)
 
     @rule(handle=handles, reason=st.sampled_from(sorted(REPORTABLE_FAILURES)))
     def fail(self, handle: Claimed, reason: Any) -> None:
-        self.speak(handle, services.fail, reason=reason)
+        self.speak(handle, job_end.fail, reason=reason)
 
     @rule(handle=handles, unable=st.booleans())
     def release(self, handle: Claimed, unable: bool) -> None:
-        self.speak(handle, services.release, unable=unable)
+        self.speak(handle, service_heartbeat.release, unable=unable)
 
     @rule(handle=handles)
     def acknowledge_cancel(self, handle: Claimed) -> None:
-        self.speak(handle, services.acknowledge_cancel)
+        self.speak(handle, job_end.acknowledge_cancel)
 
     @rule(handle=handles)
     def stop_by_worker(self, handle: Claimed) -> None:
-        self.speak(handle, services.stop_by_worker)
+        self.speak(handle, cancellation.stop_by_worker)
 
     @rule(one=handles, two=handles)
     def heartbeat_together(self, one: Claimed, two: Claimed) -> None:
         """As a process does that has connections of several workers."""
         given = {handle.lease.lease_ulid: handle for handle in (one, two)}
         renewed = {name: self.counts(handle) and not self.is_overdue(handle) for name, handle in given.items()}
-        beats = {name: services.WorkerHeartbeat(handle.lease.worker) for name, handle in given.items()}
-        answers = services.renew_across_workers(beats, now=self.now)
+        beats = {name: batch_calls.WorkerHeartbeat(handle.lease.worker) for name, handle in given.items()}
+        answers = batch_calls.renew_across_workers(beats, now=self.now)
         for name, answer in answers.items():
             assert isinstance(answer, LifecycleError) != renewed[name], "each lease by its own rules"
 
@@ -170,10 +179,10 @@ class LeaseMachine(RuleBasedStateMachine):
         if one.lease.worker.pk != two.lease.worker.pk:
             before = images()
             beats = {
-                one.lease.lease_ulid: services.WorkerHeartbeat(two.lease.worker),
-                two.lease.lease_ulid: services.WorkerHeartbeat(one.lease.worker),
+                one.lease.lease_ulid: batch_calls.WorkerHeartbeat(two.lease.worker),
+                two.lease.lease_ulid: batch_calls.WorkerHeartbeat(one.lease.worker),
             }
-            answers = services.renew_across_workers(beats, now=self.now)
+            answers = batch_calls.renew_across_workers(beats, now=self.now)
             assert all(isinstance(answer, StaleLease) for answer in answers.values())
             assert images() == before
 
@@ -182,7 +191,7 @@ class LeaseMachine(RuleBasedStateMachine):
         if self.workers[who].pk != handle.lease.worker.pk:
             before = images()
             answer = self.attempt(
-                lambda: services.renew(lease_ulid=handle.lease.lease_ulid, worker=self.workers[who], now=self.now)
+                lambda: renew(lease_ulid=handle.lease.lease_ulid, worker=self.workers[who], now=self.now)
             )
             assert isinstance(answer, StaleLease)
             assert images() == before
@@ -202,12 +211,12 @@ class LeaseMachine(RuleBasedStateMachine):
     def a_clock_looks(self, job: str) -> None:
         """At any job, also at one that it has no business with."""
         before = Job.objects.get(job_ulid=job)
-        if services.expire(job_ulid=job, now=self.now):
+        if expiry.expire(job_ulid=job, now=self.now):
             assert Lease.objects.filter(job=before).latest("fence").expires_at <= self.now, "nothing expires early"
-        elif services.force_cancel(job_ulid=job, now=self.now):
+        elif expiry.force_cancel(job_ulid=job, now=self.now):
             assert before.cancel_deadline_at
             assert before.cancel_deadline_at <= self.now, "no cancel is forced early"
-        elif services.time_out(job_ulid=job, now=self.now):
+        elif expiry.time_out(job_ulid=job, now=self.now):
             since = before.started_at if before.state in {"starting", "checking_out"} else before.phase_at
             assert since
             assert self.now - since > timedelta(seconds=60), "nothing is timed out early"
@@ -247,7 +256,7 @@ class LeaseMachine(RuleBasedStateMachine):
         try:
             message = {"lease_ulid": handle.lease.lease_ulid, "worker": handle.lease.worker, "now": self.now}
             progress = {"percent": 1.0} if not is_revoked else None
-            answer = self.attempt(lambda: services.renew(**message, progress=progress))
+            answer = self.attempt(lambda: renew(**message, progress=progress))
         finally:
             fencing._read_unlocked = read
         # A heartbeat that stores nothing counts as earlier than the change: at the time of its claim there is nothing to
@@ -307,12 +316,12 @@ class LeaseMachine(RuleBasedStateMachine):
 
         And a lost job takes the result of its newest lease, whatever that lease had as its final message."""
         before, counts, lease = images(), self.counts(handle), Lease.objects.get(pk=handle.lease.pk)
-        is_late = say == services.complete and self.counts_late(handle)
-        is_overdue = say == services.renew and counts and self.is_overdue(handle)
+        is_late = say == job_end.complete and self.counts_late(handle)
+        is_overdue = say == renew and counts and self.is_overdue(handle)
         answer = self.attempt(
             lambda: say(lease_ulid=handle.lease.lease_ulid, worker=handle.lease.worker, now=self.now, **kwargs)
         )
-        name = services.acknowledge_cancel if say == services.stop_by_worker else say  # one message for the server
+        name = job_end.acknowledge_cancel if say == cancellation.stop_by_worker else say  # one message for the server
         word = (name.__name__, kwargs)
         if say in FINAL_WORDS and self.last_words.get(handle.lease.pk) == word:
             assert not isinstance(answer, LifecycleError), "the same last word gets the same answer"
@@ -360,7 +369,7 @@ class LeaseMachine(RuleBasedStateMachine):
         """End the job with success."""
         run = f"drained_{claimed.lease.pk}"
         lease = claimed.lease
-        services.complete(lease_ulid=lease.lease_ulid, worker=lease.worker, now=self.now, ingest_run_id=run)
+        job_end.complete(lease_ulid=lease.lease_ulid, worker=lease.worker, now=self.now, ingest_run_id=run)
 
     def drain(self) -> None:
         """From wherever the machine stopped: with time and one good worker everything ends."""
@@ -369,7 +378,7 @@ class LeaseMachine(RuleBasedStateMachine):
             self.now += timedelta(seconds=1001)
             sweep(now=self.now)
             offered = offer(worker, job_types=self.job_types)
-            while claimed := services.claim(worker=worker, offer=offered, now=self.now):
+            while claimed := claiming.claim(worker=worker, offer=offered, now=self.now):
                 self.finish(claimed)
             if not Job.objects.exclude(state__in=FINAL_STATES).exists():
                 break

@@ -12,8 +12,8 @@ from django.db.models import F
 from leases.models import Limit, LimitScope
 from leases.scheduling.limits import LimitTarget
 from leases.scheduling.periodic import advance_cursor, notify_throttled_pools, stale_lanes
-from orchestrator import services
-from orchestrator.notifications.hub import announce_pools, pool_announcer
+from orchestrator.pubsub.hub import announce_pools, pool_announcer
+from orchestrator.services import claiming, heartbeat, job_end, limits
 from runtime_jobs.models import Job
 from runtime_jobs.states import FailureReason
 from tests.factories import OPERATOR, ProjectFactory, WorkerFactory, claimed, offer, submitted
@@ -80,7 +80,7 @@ def test_a_head_that_goes_back_before_anybody_saw_it_gone_calls(project, databas
     worker = WorkerFactory()
     first = claimed(worker)
     with calls(database_url) as heard:
-        services.release(lease_ulid=first.lease.lease_ulid, worker=worker)
+        heartbeat.release(lease_ulid=first.lease.lease_ulid, worker=worker)
     assert heard == [POOL]
 
 
@@ -97,7 +97,7 @@ def test_a_job_of_another_lane_behind_a_head_that_was_taken_calls(project, datab
     "subject", [LimitTarget(LimitScope.POOL, "", POOL), LimitTarget(LimitScope.JOB_TYPE, "", "runtime")], ids=str
 )
 def test_a_throttle_calls_when_the_next_one_may_start_and_not_before(project, database_url, subject):
-    services.throttle(subject=subject, per_hour=1, burst=1, **WHY)
+    limits.throttle(subject=subject, per_hour=1, burst=1, **WHY)
     submitted(project), submitted(project)
     claimed(WorkerFactory())
     with calls(database_url) as heard:
@@ -105,7 +105,7 @@ def test_a_throttle_calls_when_the_next_one_may_start_and_not_before(project, da
         Limit.objects.update(spent_until=F("spent_until") - timedelta(hours=1))
         notify_throttled_pools()
     assert heard == [POOL], "once: the first look was too early"
-    services.pause(subject=subject, **WHY)
+    limits.pause(subject=subject, **WHY)
     with calls(database_url) as heard:
         notify_throttled_pools()
     assert heard == [], "nothing may start all the same"
@@ -131,24 +131,24 @@ def test_a_job_that_goes_back_calls_and_one_that_ends_does_not(project, database
     submitted(project)
     worker = WorkerFactory()
     first = claimed(worker)
-    assert services.claim(worker=worker, offer=offer(worker)) is None
+    assert claiming.claim(worker=worker, offer=offer(worker)) is None
     with calls(database_url) as heard:
-        services.release(lease_ulid=first.lease.lease_ulid, worker=worker)
+        heartbeat.release(lease_ulid=first.lease.lease_ulid, worker=worker)
     assert heard == [POOL]
     again = claimed(worker)
     with calls(database_url) as heard:
-        services.fail(lease_ulid=again.lease.lease_ulid, worker=worker, reason=FailureReason.WORKER_ERROR)
+        job_end.fail(lease_ulid=again.lease.lease_ulid, worker=worker, reason=FailureReason.WORKER_ERROR)
     assert heard == []
 
 
 def test_a_place_that_becomes_free_calls_where_somebody_waits_for_it(project, database_url):
-    services.set_limit(org_slug=project.organization.slug, max_active=1, **WHY)
+    limits.set_limit(org_slug=project.organization.slug, max_active=1, **WHY)
     submitted(project), submitted(project)
     worker = WorkerFactory()
     first = claimed(worker)
-    assert services.claim(worker=worker, offer=offer(worker)) is None
+    assert claiming.claim(worker=worker, offer=offer(worker)) is None
     with calls(database_url) as heard:
-        services.fail(lease_ulid=first.lease.lease_ulid, worker=worker, reason=FailureReason.WORKER_ERROR)
+        job_end.fail(lease_ulid=first.lease.lease_ulid, worker=worker, reason=FailureReason.WORKER_ERROR)
     assert heard == [POOL]
 
 
@@ -158,16 +158,16 @@ def test_who_was_kept_out_while_a_limit_is_set_or_lifted_looks_again(project, da
     limit = {"org_slug": project.organization.slug, **WHY}
     for most in (5, None):
         with calls(database_url) as heard:
-            services.set_limit(max_active=most, **limit)
+            limits.set_limit(max_active=most, **limit)
         assert POOL in heard
 
 
 def test_what_is_resumed_calls(project, database_url):
     subject = LimitTarget.of_organization(project.organization.slug)
-    services.pause(subject=subject, **WHY)
+    limits.pause(subject=subject, **WHY)
     submitted(project)
     worker = WorkerFactory()
-    assert services.claim(worker=worker, offer=offer(worker)) is None
+    assert claiming.claim(worker=worker, offer=offer(worker)) is None
     with calls(database_url) as heard:
-        services.resume(subject=subject, **WHY)
+        limits.resume(subject=subject, **WHY)
     assert heard == [POOL]

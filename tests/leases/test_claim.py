@@ -6,8 +6,8 @@ from django.test.utils import CaptureQueriesContext
 
 from leases.errors import StaleLease
 from leases.models import Lane, Lease
-from orchestrator import services
 from orchestrator.audit.runner import run_audit
+from orchestrator.services import claiming, heartbeat, job_end
 from runtime_jobs.events import first_invalid_seq
 from runtime_jobs.models import Job, JobEvent
 from tests.factories import ProjectFactory, WorkerFactory, claimed, offer, submitted
@@ -24,7 +24,7 @@ def worker():
 
 
 def claim_many(worker, limit, **terms):
-    return services.claim_many(worker=worker, offer=offer(worker), limit=limit, **terms)
+    return claiming.claim_many(worker=worker, offer=offer(worker), limit=limit, **terms)
 
 
 def updates_in_this_transaction(table):
@@ -67,7 +67,7 @@ def test_the_event_history_of_claimed_jobs_is_a_valid_chain(worker, acknowledge)
     jobs = [submitted(project, repo="web") for _ in range(3)]
     Job.objects.filter(pk=jobs[1].pk).update(correlation_id='"\\\n\x7f é😀')
     for claim in claim_many(worker, 3, acknowledge=acknowledge):
-        services.release(lease_ulid=claim.lease.lease_ulid, worker=worker)
+        heartbeat.release(lease_ulid=claim.lease.lease_ulid, worker=worker)
     claim_many(worker, 3, acknowledge=acknowledge)
     assert [first_invalid_seq(job.job_ulid) for job in jobs] == [None, None, None]
     for job in Job.objects.all():
@@ -81,7 +81,7 @@ def test_the_scan_position_moves_when_one_job_at_a_time_passes_through_a_lane(wo
     first = submitted(project)
     for _ in range(100):
         lease = claimed(worker).lease
-        services.complete(lease_ulid=lease.lease_ulid, worker=worker, ingest_run_id=f"run_{lease.pk}")
+        job_end.complete(lease_ulid=lease.lease_ulid, worker=worker, ingest_run_id=f"run_{lease.pk}")
         last = submitted(project)
     lane = Lane.objects.get(pk=first.lane_id)
     assert lane.scan_from > first.pk
@@ -125,5 +125,5 @@ def test_an_unchanged_offer_does_not_write_the_worker(worker):
     claim_many(worker, 1, session=OLD_SESSION)
     assert updates_in_this_transaction("workers_worker") == before
     changed = offer(worker, job_types=("steps", "runtime"))
-    services.claim(worker=worker, offer=changed)
+    claiming.claim(worker=worker, offer=changed)
     assert Worker.objects.get(pk=worker.pk).offered_types == ["runtime", "steps"]

@@ -3,7 +3,7 @@
 import pytest
 
 from leases.models import Lane, LaneQueue
-from orchestrator import services
+from orchestrator.services import cancellation, claiming, heartbeat
 from runtime_jobs.models import Job
 from tests.factories import (
     ALICE,
@@ -25,7 +25,7 @@ def project(org: str = "sandtrace", slug: str = "web", priority: int = 200):
 
 
 def taken(worker, **changes):
-    claim = services.claim(worker=worker, offer=offer(worker, **changes))
+    claim = claiming.claim(worker=worker, offer=offer(worker, **changes))
     return claim.job.job_ulid if claim else None
 
 
@@ -92,12 +92,12 @@ def test_a_job_that_goes_back_to_the_queue_is_the_first_again(worker):
     claim = claimed(worker)
     taken(worker)
     assert taken(worker) is None
-    services.release(lease_ulid=claim.lease.lease_ulid, worker=worker)
+    heartbeat.release(lease_ulid=claim.lease.lease_ulid, worker=worker)
     assert taken(worker) == first.job_ulid
 
 
 def test_canceled_jobs_are_passed(worker):
     jobs = [submitted(project()) for _ in range(3)]
     for job in jobs[:2]:
-        services.cancel(job_ulid=job.job_ulid, actor=ALICE, deadline_seconds=30)
+        cancellation.cancel(job_ulid=job.job_ulid, actor=ALICE, deadline_seconds=30)
     assert taken(worker) == jobs[2].job_ulid

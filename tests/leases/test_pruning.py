@@ -10,11 +10,13 @@ from django.db.models import F
 from leases.models import Lane, LaneQueue, Limit, LimitSlot
 from leases.scheduling import limits
 from leases.scheduling.pruning import IDLE_FOR, IdlePruner, prune_idle_lanes
-from orchestrator import services
 from orchestrator.audit.runner import run_audit
-from orchestrator.maintenance.scheduler import SLOW_EVERY, Scheduler
-from orchestrator.services import ConcurrencyGroup
-from orchestrator.services.unit_of_work import UnitOfWork
+from orchestrator.core.unit_of_work import UnitOfWork
+from orchestrator.processes.scheduler import SLOW_EVERY, Scheduler
+from orchestrator.services import bulk_submit, claiming, job_end, retries, transitions
+from orchestrator.services import submission as submission_operations
+from orchestrator.services.concurrency import ConcurrencyGroup
+from orchestrator.services.limits import set_limit
 from runtime_jobs.errors import TooManyConcurrencyKeys
 from runtime_jobs.models import Job
 from runtime_jobs.states import FailureReason
@@ -49,13 +51,13 @@ def prune(rounds: int = 3) -> int:
 
 
 def finish(claim, worker) -> None:
-    services.fail(lease_ulid=claim.lease.lease_ulid, worker=worker, reason=FailureReason.COMMAND_FAILED)
+    job_end.fail(lease_ulid=claim.lease.lease_ulid, worker=worker, reason=FailureReason.COMMAND_FAILED)
 
 
 def drain(worker) -> None:
-    while (claim := services.claim(worker=worker, offer=offer(worker))) is not None:
+    while (claim := claiming.claim(worker=worker, offer=offer(worker))) is not None:
         finish(claim, worker)
-    services.claim(worker=worker, offer=offer(worker))  # finds nothing, and writes that down
+    claiming.claim(worker=worker, offer=offer(worker))  # finds nothing, and writes that down
 
 
 def tables() -> tuple[int, ...]:
@@ -82,7 +84,7 @@ def test_keys_addresses_lanes_and_queues_that_idle_are_deleted(worker):
 def test_limits_that_somebody_has_set_stay(worker):
     project = ProjectFactory(organization=OrganizationFactory(plan=PlanFactory(name="free", max_active=3)))
     org_slug = project.organization.slug
-    services.set_limit(org_slug=org_slug, max_active=7, actor=OPERATOR, reason="test")
+    set_limit(org_slug=org_slug, max_active=7, actor=OPERATOR, reason="test")
     submitted(project)
     drain(worker)
     prune()
@@ -171,9 +173,7 @@ def test_a_lane_that_is_pruned_between_look_up_and_use_loses_no_job(worker, way,
     other = submitted(ProjectFactory(organization=project.organization, slug="api")) if way == "blocked" else None
     pruned = []
     # A submit reads its lane with its tenant; a retry looks it up by itself.
-    module, name = (
-        (services.transitions, "get_lane") if way == "retry" else (services.submission, "load_context_of_job")
-    )
+    module, name = (transitions, "get_lane") if way == "retry" else (submission_operations, "load_context_of_job")
     plain = getattr(module, name)
 
     def look_up(*args, **kwargs):
@@ -190,12 +190,12 @@ def test_a_lane_that_is_pruned_between_look_up_and_use_loses_no_job(worker, way,
     elif way == "blocked":
         job = submitted(project, depends_on=(other,))
     else:
-        job = services.retry(job_ulid=first.job_ulid, actor=ALICE, reason="again").job
+        job = retries.retry(job_ulid=first.job_ulid, actor=ALICE, reason="again").job
     assert pruned == [1]
     if way == "blocked":
         assert claimed(worker).job == other
         lease = other.leases.get()
-        services.fail(lease_ulid=lease.lease_ulid, worker=worker, reason=FailureReason.COMMAND_FAILED)
+        job_end.fail(lease_ulid=lease.lease_ulid, worker=worker, reason=FailureReason.COMMAND_FAILED)
         assert Lane.objects.filter(pk=Job.objects.get(pk=job.pk).lane_id).exists()
     else:
         assert claimed(worker).job.job_ulid == job.job_ulid
@@ -258,7 +258,7 @@ def test_claims_submits_and_prunes_at_the_same_time_lose_nothing(worker):
         return run
 
     def claim():
-        found = services.claim(worker=worker, offer=offer(worker))
+        found = claiming.claim(worker=worker, offer=offer(worker))
         if found is not None:
             finish(found, worker)
 
@@ -301,7 +301,7 @@ def test_one_key_too_many_stops_no_other_job_of_a_bulk(monkeypatch):
     entries = [submission(project, spec(), group=ConcurrencyGroup(key)) for key in ("a", "b", "c", "a")] + [
         submission(project, spec())
     ]
-    outcome = services.submit_many(entries, policy_for=lambda _: POLICY, default_pool="shared-linux", actor=ALICE)
+    outcome = bulk_submit.submit_many(entries, policy_for=lambda _: POLICY, default_pool="shared-linux", actor=ALICE)
     codes = [getattr(one, "code", "ok") for one in outcome.results]
     assert codes == ["ok", "ok", "too_many_concurrency_keys", "ok", "ok"]
     assert run_audit() == []

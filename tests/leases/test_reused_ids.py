@@ -6,7 +6,7 @@ from django.db import IntegrityError, connection
 from leases.models import Lane, LaneQueue, Limit
 from leases.scheduling.reused_ids import get_or_create
 from orchestrator.audit.runner import run_audit
-from orchestrator.services import ConcurrencyGroup
+from orchestrator.services.concurrency import ConcurrencyGroup
 from tests.factories import ProjectFactory, WorkerFactory, claimed, submitted
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -11,10 +11,10 @@ from django.utils import timezone
 from leases import checks, sql_functions
 from leases.models import Lane, Lease, LimitSlot
 from leases.states import OPEN
-from orchestrator import services
 from orchestrator.audit.runner import run_audit
+from orchestrator.core.clock_beat import ClockBeat
 from orchestrator.http.observability import health
-from orchestrator.models import ClockBeat
+from orchestrator.services import claiming, heartbeat
 from runtime_jobs.models import Job
 from tests.api_client import Caller, problem_of
 from tests.factories import OrganizationFactory, PlanFactory, ProjectFactory, WorkerFactory, claimed, offer, submitted
@@ -190,13 +190,13 @@ def test_former_calls_and_present_calls_work_on_the_same_rows(commit):
     assert claim_as_before(worker) == [jobs[0].pk]
     assert claimed(worker).job.pk == jobs[1].pk
     assert claim_as_before(worker, 5) == [jobs[2].pk]  # the limit of both is three
-    assert services.claim(worker=worker, offer=offer(worker)) is None
+    assert claiming.claim(worker=worker, offer=offer(worker)) is None
     assert LimitSlot.objects.filter(job_id__isnull=False).count() == 3
 
     requeue_as_before(jobs[0])  # a former process ends one: a present claim gets its place
     assert claimed(worker).job.pk == jobs[0].pk
     lease = Lease.objects.get(job_id=jobs[1].job_ulid, state__in=OPEN)
-    services.release(lease_ulid=lease.lease_ulid, worker=worker)  # and the other way round
+    heartbeat.release(lease_ulid=lease.lease_ulid, worker=worker)  # and the other way round
     assert claim_as_before(worker) == [jobs[1].pk]
 
     execute("SELECT lanes_age(10)")

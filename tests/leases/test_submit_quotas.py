@@ -7,10 +7,11 @@ from django.db import connection, transaction
 
 from leases.models import SubmitQuota
 from leases.scheduling import submit_quotas
-from orchestrator import services
 from orchestrator.audit.runner import run_audit
-from orchestrator.services import BatchJob, BatchSubmission, ConcurrencyGroup, OnConflict
-from orchestrator.services.unit_of_work import UnitOfWork
+from orchestrator.core.unit_of_work import UnitOfWork
+from orchestrator.services import batches, bulk_submit, cancellation, heartbeat, job_end, retries
+from orchestrator.services.batches import BatchJob, BatchSubmission
+from orchestrator.services.concurrency import ConcurrencyGroup, OnConflict
 from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import LifecycleError, QueueFull, SubmitRateExceeded
 from runtime_jobs.models import Batch, Job
@@ -33,7 +34,7 @@ from tests.factories import (
 pytestmark = pytest.mark.django_db(transaction=True)
 
 POOL = "shared-linux"
-RESULTS = (Job, services.BulkOutcome, services.BatchOutcome)
+RESULTS = (Job, bulk_submit.BulkOutcome, batches.BatchOutcome)
 AT_ONCE = 6  # connections: a process has few
 
 
@@ -84,7 +85,7 @@ def at_once(count, act):
 
 def many(project, count, **kwargs):
     entries = [submission(project, spec()) for _ in range(count)]
-    return services.submit_many(entries, policy_for=lambda _: POLICY, default_pool=POOL, actor=ALICE, **kwargs)
+    return bulk_submit.submit_many(entries, policy_for=lambda _: POLICY, default_pool=POOL, actor=ALICE, **kwargs)
 
 
 def batch(project, count, actor=ALICE):
@@ -99,7 +100,7 @@ def batch(project, count, actor=ALICE):
         details={},
     )
     jobs = [BatchJob(steps_spec(name=f"job-{n}")) for n in range(count)]
-    return services.submit_batch(origin, jobs, policy_for=lambda _: POLICY, default_pool=POOL, actor=actor)
+    return batches.submit_batch(origin, jobs, policy_for=lambda _: POLICY, default_pool=POOL, actor=actor)
 
 
 def test_a_full_queue_refuses_the_next_job_with_the_numbers():
@@ -121,7 +122,7 @@ def test_a_claim_and_a_cancel_make_room():
     submitted(project)
     refusal(lambda: submitted(project))
     newest = Job.objects.filter(state="queued").order_by("-pk").first()
-    services.cancel(job_ulid=newest.job_ulid, actor=ALICE, deadline_seconds=1)
+    cancellation.cancel(job_ulid=newest.job_ulid, actor=ALICE, deadline_seconds=1)
     submitted(project)
     refusal(lambda: submitted(project))
     assert (waiting(project), first.org_slug) == (2, "small")
@@ -268,7 +269,7 @@ def test_what_comes_back_to_the_queue_is_never_refused_and_counts():
     for _ in range(2):
         submitted(project)
     for one in held:
-        services.release(lease_ulid=one.lease.lease_ulid, worker=worker)
+        heartbeat.release(lease_ulid=one.lease.lease_ulid, worker=worker)
     assert waiting(project) == 4
     error = refusal(lambda: submitted(project))
     assert (error.facts["limit"], error.facts["current"]) == (2, 4)
@@ -282,7 +283,7 @@ def test_a_requeue_uses_up_room_that_was_counted_before():
     submitted(project)
     held = claimed(worker)
     submit_quotas.recount("small")  # nothing waits: room for three
-    services.release(lease_ulid=held.lease.lease_ulid, worker=worker)
+    heartbeat.release(lease_ulid=held.lease.lease_ulid, worker=worker)
     for _ in range(2):
         submitted(project)
     assert refusal(lambda: submitted(project)).code == "queue_full"
@@ -296,7 +297,7 @@ def test_an_automatic_retry_is_never_refused():
     submitted(project)
     held = claimed(worker)
     submitted(project)
-    services.fail(
+    job_end.fail(
         lease_ulid=held.lease.lease_ulid,
         worker=worker,
         reason=FailureReason.WORKER_SHUTDOWN,
@@ -308,11 +309,11 @@ def test_an_automatic_retry_is_never_refused():
 def test_a_clients_retry_counts_and_an_operators_is_not_refused():
     project = project_with(max_queued=1)
     job = submitted(project)
-    services.cancel(job_ulid=job.job_ulid, actor=ALICE, deadline_seconds=1)
+    cancellation.cancel(job_ulid=job.job_ulid, actor=ALICE, deadline_seconds=1)
     submitted(project)
     again = {"job_ulid": job.job_ulid, "reason": "again"}
-    assert refusal(lambda: services.retry(actor=ALICE, **again)).code == "queue_full"
-    services.retry(actor=OPERATOR, **again)
+    assert refusal(lambda: retries.retry(actor=ALICE, **again)).code == "queue_full"
+    retries.retry(actor=OPERATOR, **again)
     assert waiting(project) == 2
     assert run_audit() == []
 
@@ -324,8 +325,8 @@ def test_a_batch_comes_in_whole_or_not_at_all():
     assert (waiting(project), Batch.objects.count()) == (4, 1)
     rerun = {"batch_ulid": made.batch_ulid, "policy_for": lambda _: POLICY, "default_pool": POOL}
     rerun |= {"correlation_id": "test", "source_address": None}
-    assert refusal(lambda: services.rerun_batch(actor=ALICE, **rerun)).code == "queue_full"
-    services.rerun_batch(actor=OPERATOR, **rerun)
+    assert refusal(lambda: batches.rerun_batch(actor=ALICE, **rerun)).code == "queue_full"
+    batches.rerun_batch(actor=OPERATOR, **rerun)
     assert waiting(project) == 8
     assert run_audit() == []
 
@@ -333,7 +334,7 @@ def test_a_batch_comes_in_whole_or_not_at_all():
 def test_of_many_as_many_come_in_as_there_is_room_for():
     project, other = project_with(max_queued=3), project_with(slug="other", max_queued=100)
     entries = [submission(one, spec()) for one in [project] * 5 + [other] * 2]
-    outcome = services.submit_many(entries, policy_for=lambda _: POLICY, default_pool=POOL, actor=ALICE)
+    outcome = bulk_submit.submit_many(entries, policy_for=lambda _: POLICY, default_pool=POOL, actor=ALICE)
     assert [getattr(one, "code", "ok") for one in outcome.results] == ["ok"] * 3 + ["queue_full"] * 2 + ["ok"] * 2
     assert (waiting(project), waiting(other)) == (3, 2)
     assert refusal(lambda: many(project, 2)).code == "queue_full"

@@ -7,7 +7,7 @@ from django.db.models import NOT_PROVIDED
 
 from leases.models import Lease
 from leases.sql_functions import read_sql
-from orchestrator.services.bulk_write import LANE_FIELDS, UPDATED_JOB_FIELDS, UPDATED_LEASE_FIELDS
+from orchestrator.core.bulk_write import LANE_FIELDS, UPDATED_JOB_FIELDS, UPDATED_LEASE_FIELDS
 from runtime_jobs.models import Job, JobEvent
 
 SQL = read_sql("v3/write.sql")

@@ -88,7 +88,7 @@ import django
 from django.core.checks import run_checks
 from django.core.management import execute_from_command_line
 django.setup()
-with mock.patch("orchestrator.maintenance.scheduler.Scheduler.run"):
+with mock.patch("orchestrator.processes.scheduler.Scheduler.run"):
     execute_from_command_line(["manage.py", "runclock", "--once"])
 print({"config.urls", "orchestrator.admin"} & set(sys.modules))
 run_checks(tags=["admin"])

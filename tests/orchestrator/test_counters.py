@@ -7,11 +7,11 @@ from concurrent.futures import wait as wait_for
 import pytest
 from django.db import DatabaseError, transaction
 
-from orchestrator import counters
-from orchestrator.counters import CounterBuffer, CounterValue
-from orchestrator.http.db_scope import release_connection_after
+from orchestrator.core import counters
+from orchestrator.core.counters import CounterBuffer, CounterValue
+from orchestrator.core.db_scope import release_connection_after
+from orchestrator.core.metrics_models import Count
 from orchestrator.http.observability.actions_metrics import ACTIONS_COUNTERS, actions_metrics
-from orchestrator.maintenance.metrics_models import Count
 
 A, B = CounterValue("test_a"), CounterValue("test_b", "x")
 

@@ -8,11 +8,13 @@ from django.apps import apps
 from django.core.management import CommandError, call_command
 from django.db import models
 
-from orchestrator import services
+from orchestrator.core.sealing import SealedValueError, is_current, unseal
+from orchestrator.core.unit_of_work import UnitOfWork
+from orchestrator.identity import keys
+from orchestrator.maintenance.resealing import SEALED_COLUMNS, reseal, unreadable_rows
 from orchestrator.repositories.mirrors import seal_credential
-from orchestrator.resealing import SEALED_COLUMNS, reseal, unreadable_rows
-from orchestrator.sealing import SealedValueError, is_current, unseal
-from orchestrator.services.unit_of_work import UnitOfWork
+from orchestrator.secrets.operations import set_secret, snapshot_secrets
+from orchestrator.webhooks.operations import rotate_webhook_key
 from runtime_jobs.models import MaskSnapshot, Repository, Secret
 from tests.factories import ALICE
 from tests.orchestrator.webhooks.world import make_webhook
@@ -30,12 +32,12 @@ def installation(settings):
     Repository.objects.update(sealed_credential=seal_credential(repository.full_name, "user:password"))
     organization = repository.project.organization
     for name in ("A", "B"):
-        services.set_secret(organization=organization, repository=repository, name=name, value=name, actor=ALICE)
+        set_secret(organization=organization, repository=repository, name=name, value=name, actor=ALICE)
     claimed = claimed_workflow_job(repository)
-    services.snapshot_secrets(UnitOfWork(), claimed.job, claimed.run)
-    services.ensure_identity_key()
+    snapshot_secrets(UnitOfWork(), claimed.job, claimed.run)
+    keys.ensure_identity_key()
     webhook = make_webhook(organization)
-    services.rotate_webhook_key(webhook_ulid=webhook.webhook_ulid, actor=ALICE)
+    rotate_webhook_key(webhook_ulid=webhook.webhook_ulid, actor=ALICE)
     return repository
 
 
@@ -93,12 +95,10 @@ def test_a_row_that_changes_meanwhile_keeps_its_change(installation, settings, m
     def change(purpose, sealed, *, context):
         opened = unseal(purpose, sealed, context=context)
         if opened == b"A":
-            services.set_secret(
-                organization=organization, repository=installation, name="A", value="changed", actor=ALICE
-            )
+            set_secret(organization=organization, repository=installation, name="A", value="changed", actor=ALICE)
         return opened
 
-    monkeypatch.setattr("orchestrator.resealing.unseal", change)
+    monkeypatch.setattr("orchestrator.maintenance.resealing.unseal", change)
     assert reseal(column).changed == 1
     row = Secret.objects.get(name="A")
     assert unseal("secret", row.sealed, context=row.sealing_context) == b"changed"

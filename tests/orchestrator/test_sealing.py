@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from config.paths import BASE_DIR
-from orchestrator import checks, sealing
-from orchestrator.sealing import SealedValueError, derived_keys, is_current, seal, unseal
+from orchestrator import checks
+from orchestrator.core import sealing
+from orchestrator.core.sealing import SealedValueError, derived_keys, is_current, seal, unseal
 
 FIRST, SECOND = b"\x42" * 32, b"\x99" * 32
 
@@ -179,7 +180,7 @@ def test_without_a_setting_the_first_use_makes_a_key_that_stays(settings, tmp_pa
     assert unseal("secret", sealed, context="a") == b"hunter2"
 
 
-USE = "from orchestrator.sealing import derived_keys; print(derived_keys('x')[0].hex())"
+USE = "from orchestrator.core.sealing import derived_keys; print(derived_keys('x')[0].hex())"
 
 
 def test_processes_that_start_at_once_agree_on_the_key(tmp_path):

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from orchestrator.services.breakers import counts
+from orchestrator.incidents.breakers import counts
 from runtime_jobs.models import Job
 from runtime_jobs.rollup import roll_up
 from runtime_jobs.specs import JOB_TYPES, ActionsSpec, ActionsStep, configured_policy

@@ -6,8 +6,8 @@ import pytest
 from django.db import connection, transaction
 
 from leases.scheduling.claims import claim_jobs
-from orchestrator import services
-from orchestrator.services.unit_of_work import operation
+from orchestrator.core.unit_of_work import operation
+from orchestrator.services import cancellation, heartbeat, job_end, worker_state
 from runtime_jobs import events
 from runtime_jobs.models import JobEvent
 from tests.factories import ALICE, ProjectFactory, WorkerFactory, claimed, offer, submitted
@@ -56,14 +56,14 @@ def late(_uow, project, worker, last):
     take_transaction_id()
     job = elsewhere(lambda: submitted(project))
     lease = elsewhere(lambda: claimed(worker)).lease
-    elsewhere(lambda: services.renew(lease_ulid=lease.lease_ulid, worker=worker, phase="executing"))
+    elsewhere(lambda: heartbeat.renew(lease_ulid=lease.lease_ulid, worker=worker, phase="executing"))
     match last:
         case "fail":
-            services.fail.__wrapped__(_uow, lease_ulid=lease.lease_ulid, worker=worker, reason="worker_error")
+            job_end.fail.__wrapped__(_uow, lease_ulid=lease.lease_ulid, worker=worker, reason="worker_error")
         case "cancel":
-            services.cancel.__wrapped__(_uow, job_ulid=job.job_ulid, actor=ALICE, deadline_seconds=30)
+            cancellation.cancel.__wrapped__(_uow, job_ulid=job.job_ulid, actor=ALICE, deadline_seconds=30)
         case "revoke":
-            services.revoke.__wrapped__(_uow, job_ulid=job.job_ulid, actor=ALICE, reason="a test")
+            worker_state.revoke.__wrapped__(_uow, job_ulid=job.job_ulid, actor=ALICE, reason="a test")
     return job
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.models import IncidentStatus
+from orchestrator.incidents.models import IncidentStatus
 from orchestrator.protocols.native.jobs.serializers import EVENT_TYPES as TYPES_OF_THE_HISTORY
 from orchestrator.protocols.native.notification_rules.serializers import NotificationRuleInput
 from orchestrator.protocols.native.webhooks.serializers import WebhookTermsInput

@@ -23,9 +23,9 @@ from orchestrator.admin.jobs.filters import (
     StatusFilter,
 )
 from orchestrator.http.observability import metrics
+from orchestrator.incidents.breakers import ENDED
 from orchestrator.protocols.native.jobs.filters import RuntimeJobFilters
 from orchestrator.selectors import quotas
-from orchestrator.services.breakers import ENDED
 from runtime_jobs.models import Job, JobEvent
 from runtime_jobs.models.jobs import KEY_OF_QUEUED, IndexPart
 from runtime_jobs.states import FINAL_STATES, LEASED_STATES

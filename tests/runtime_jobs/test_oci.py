@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from orchestrator import services
+from orchestrator.services.submission import submit
 from runtime_jobs.models import Job
 from runtime_jobs.specs import JOB_TYPES, OCI, OciSpec, config_of, configured_policy, spec_uuid_of
 from runtime_jobs.specs.oci import MAX_VARIABLES, validate_variables
@@ -70,7 +70,7 @@ WHOLE_CONFIG = {
 def submitted_oci(project=None, /, *, now=None, **changes) -> Job:
     """A queued job of type `oci`."""
     given = submission(project or ProjectFactory(), OciSpec(**LEAST | changes))
-    return services.submit(given, policy=configured_policy(OCI), default_pool="shared-linux", actor=ALICE, now=now).job
+    return submit(given, policy=configured_policy(OCI), default_pool="shared-linux", actor=ALICE, now=now).job
 
 
 def test_members_without_a_value_are_absent_from_the_config():

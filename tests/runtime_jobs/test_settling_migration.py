@@ -9,9 +9,9 @@ from django.db.migrations.executor import MigrationExecutor
 
 from leases import sql_functions
 from leases.models import Lease
-from orchestrator import services
 from orchestrator.audit.runner import run_audit
-from orchestrator.services import bulk_write
+from orchestrator.core import bulk_write
+from orchestrator.services import cancellation, heartbeat, job_end
 from runtime_jobs.models import Job, JobEvent
 from runtime_jobs.states import SETTLING_STATES, FailureReason, JobState
 from tests.factories import ALICE, ProjectFactory, WorkerFactory, claimed, submitted
@@ -42,17 +42,17 @@ def jobs_in_every_state() -> None:
     """One job in each state that the former schema knows, and a cancel that was requested."""
     project, worker = ProjectFactory(), WorkerFactory()
     ends = {
-        JobState.SUCCEEDED: lambda claim: services.complete(**speak(claim, ingest_run_id="run_1")),
-        JobState.FAILED: lambda claim: services.fail(**speak(claim, reason=FailureReason.WORKER_ERROR)),
-        JobState.CANCELED: lambda claim: services.stop_by_worker(**speak(claim)),
+        JobState.SUCCEEDED: lambda claim: job_end.complete(**speak(claim, ingest_run_id="run_1")),
+        JobState.FAILED: lambda claim: job_end.fail(**speak(claim, reason=FailureReason.WORKER_ERROR)),
+        JobState.CANCELED: lambda claim: cancellation.stop_by_worker(**speak(claim)),
     }
     for end in ends.values():
         submitted(project)
         end(claimed(worker))
     for phase in (JobState.STARTING, JobState.CHECKING_OUT, JobState.EXECUTING, JobState.UPLOADING):
         running = submitted(project)
-        services.report(**speak(claimed(worker), phase=phase))
-    services.cancel(job_ulid=running.job_ulid, actor=ALICE, deadline_seconds=900)
+        heartbeat.report(**speak(claimed(worker), phase=phase))
+    cancellation.cancel(job_ulid=running.job_ulid, actor=ALICE, deadline_seconds=900)
     submitted(project)
     claimed(worker, acknowledge=True)
     submitted(project, depends_on=(running,))

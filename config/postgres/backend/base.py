@@ -17,7 +17,7 @@ from psycopg.adapt import AdaptersMap
 from psycopg.types.datetime import TimestamptzLoader
 from psycopg_pool import ConnectionPool, PoolTimeout
 
-from orchestrator.http.asgi.compute_slots import compute_slots
+from orchestrator.core.compute_slots import compute_slots
 from runtime_jobs.db_errors import is_connection_lost
 from runtime_jobs.db_outage import outage
 

@@ -9,8 +9,7 @@ from unfold.decorators import display
 from orchestrator.admin import formatting
 from orchestrator.admin.base import LargeTableAdmin
 from orchestrator.admin.filters import ChoiceFilter, ExactFilter, OrganizationFilter, ReceivedFilter
-from orchestrator.models import WebhookDelivery
-from orchestrator.protocols.github.models import Outcome
+from orchestrator.protocols.github.models import Outcome, WebhookDelivery
 from runtime_jobs.models import Batch, Job
 
 COLOURS = {"created": "success", "accepted": "success", "duplicate": "info", "ignored": "default", "refused": "warning"}

@@ -15,7 +15,9 @@ from orchestrator.admin.dashboard.queries import (
     WorkerCounts,
 )
 from orchestrator.admin.dashboard.restrictions import Restrictions
-from orchestrator.models import ClockBeat, Delivery, HousekeepingTask, Webhook
+from orchestrator.core.clock_beat import ClockBeat
+from orchestrator.housekeeping.models import HousekeepingTask
+from orchestrator.webhooks.models import Delivery, Webhook
 from runtime_jobs.models import Job
 from runtime_jobs.states import FailureClass
 from workers.models import Runner, Worker

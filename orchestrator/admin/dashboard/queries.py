@@ -12,7 +12,8 @@ from django.db.models.functions import Coalesce, Greatest
 
 from leases.models import Lease
 from leases.states import LeaseState
-from orchestrator.models import ClockBeat, HousekeepingTask
+from orchestrator.core.clock_beat import ClockBeat
+from orchestrator.housekeeping.models import HousekeepingTask
 from orchestrator.selectors.pending_reasons.workers import SILENT_AFTER
 from runtime_jobs.models import Job
 from runtime_jobs.states import FAILURE_CLASSES, LEASED_STATES

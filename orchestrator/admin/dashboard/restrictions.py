@@ -12,7 +12,7 @@ from leases.models.limits import TEMPORARY_KINDS
 from orchestrator.admin import formatting
 from orchestrator.admin.limits.incident_mode import describe_mode
 from orchestrator.admin.limits.labels import describe_temporary, scope_of
-from orchestrator.models import Incident, IncidentMode
+from orchestrator.incidents.models import Incident, IncidentMode
 from runtime_jobs.models import Organization
 
 MAX_SINGLE_ALERTS = 5  # the others are summarized by their number

@@ -13,13 +13,15 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from unfold.widgets import UnfoldAdminSelectWidget, UnfoldBooleanSwitchWidget
 
-from orchestrator import services
 from orchestrator.admin import formatting
 from orchestrator.admin.base import BaseAdmin, actor_of
 from orchestrator.admin.confirm import ConfirmPage, render_confirm
 from orchestrator.admin.forms import ReasonForm
 from orchestrator.admin.labels import JobBadge, job_badge
-from orchestrator.services import ReplayRequest
+from orchestrator.evidence import replays
+from orchestrator.evidence.replays import ReplayRequest
+from orchestrator.services import cancellation, retries, worker_state
+from orchestrator.services.priority import prioritize
 from runtime_jobs.errors import LifecycleError
 from runtime_jobs.events import Actor
 from runtime_jobs.identifiers import is_id
@@ -80,7 +82,7 @@ class JobAction:
 
 
 def _cancel(job_ulid: str, actor: Actor, reason: str) -> str:
-    outcome = services.cancel(
+    outcome = cancellation.cancel(
         job_ulid=job_ulid,
         actor=actor,
         deadline_seconds=settings.CANCEL_DEADLINE_SECONDS,
@@ -91,15 +93,15 @@ def _cancel(job_ulid: str, actor: Actor, reason: str) -> str:
 
 
 def _retry(job_ulid: str, actor: Actor, reason: str) -> str:
-    return f"retried as {services.retry(job_ulid=job_ulid, actor=actor, reason=reason).job.job_ulid}"
+    return f"retried as {retries.retry(job_ulid=job_ulid, actor=actor, reason=reason).job.job_ulid}"
 
 
 def _reupload(job_ulid: str, actor: Actor, reason: str) -> str:
-    return f"re-upload queued as {services.reupload(job_ulid=job_ulid, actor=actor, reason=reason).job.job_ulid}"
+    return f"re-upload queued as {retries.reupload(job_ulid=job_ulid, actor=actor, reason=reason).job.job_ulid}"
 
 
 def _prioritize(job_ulid: str, actor: Actor, reason: str, priority: str) -> str:
-    job = services.prioritize(job_ulid=job_ulid, priority=PRIORITIES[priority], actor=actor, reason=reason)
+    job = prioritize(job_ulid=job_ulid, priority=PRIORITIES[priority], actor=actor, reason=reason)
     if job is None:
         raise LifecycleError(f"The job is not queued, or its priority is already {priority}. Nothing was changed.")
     return f"priority changed to {priority}"
@@ -108,11 +110,11 @@ def _prioritize(job_ulid: str, actor: Actor, reason: str, priority: str) -> str:
 def _replay(job_ulid: str, actor: Actor, reason: str, sealed: bool) -> str:
     root = Job.objects.filter(job_ulid=job_ulid).values_list("root_job_ulid", flat=True).first()
     request = ReplayRequest(root or job_ulid, reason, actor, is_sealed=sealed)
-    return f"replayed as {services.replay(request).job.job_ulid}"
+    return f"replayed as {replays.replay(request).job.job_ulid}"
 
 
 def _revoke(job_ulid: str, actor: Actor, reason: str) -> str:
-    job = services.revoke(job_ulid=job_ulid, actor=actor, reason=reason)
+    job = worker_state.revoke(job_ulid=job_ulid, actor=actor, reason=reason)
     if job is None:
         raise LifecycleError("The job has no open lease. Nothing was revoked.")
     return f"lease revoked; the job is now {formatting.humanize(job.state)}"

@@ -12,13 +12,13 @@ from django.utils.safestring import SafeString
 from unfold.decorators import action, display
 from unfold.enums import ActionVariant
 
-from orchestrator import services
 from orchestrator.admin import formatting
 from orchestrator.admin.base import LargeTableAdmin, actor_of
 from orchestrator.admin.confirm import ConfirmPage, render_confirm
 from orchestrator.admin.filters import CreatedFilter, ExactFilter, OrganizationFilter, ProjectFilter, TriggerFilter
 from orchestrator.admin.forms import ReasonForm
 from orchestrator.admin.labels import job_badge
+from orchestrator.services import batches
 from orchestrator.services.batches import aggregated_state
 from runtime_jobs.batch_state import BATCH_FINAL, BatchState
 from runtime_jobs.errors import Invalid, LifecycleError
@@ -183,7 +183,7 @@ def _job_name(job: Job) -> str:
 
 
 def _cancel(request: HttpRequest, batch: Batch, reason: str) -> str:
-    outcome = services.cancel_batch(
+    outcome = batches.cancel_batch(
         batch_ulid=batch.batch_ulid,
         actor=actor_of(request),
         deadline_seconds=settings.CANCEL_DEADLINE_SECONDS,
@@ -194,7 +194,7 @@ def _cancel(request: HttpRequest, batch: Batch, reason: str) -> str:
 
 def _rerun(request: HttpRequest, batch: Batch, reason: str) -> str:
     """Rerun the batch. The new batch stores the reason."""
-    outcome = services.rerun_batch(
+    outcome = batches.rerun_batch(
         batch_ulid=batch.batch_ulid,
         policy_for=configured_policy,
         default_pool=settings.DEFAULT_POOL,

@@ -7,8 +7,8 @@ from typing import Any
 import orjson
 
 from orchestrator.results.outputs import output_name, read_output
-from orchestrator.selectors.log_tails import TAIL_BYTES, plain_text
-from orchestrator.selectors.step_logs import LogPosition, locate, log_sizes, read_part
+from orchestrator.step_logs.log_tails import TAIL_BYTES, plain_text
+from orchestrator.step_logs.step_log_reads import LogPosition, locate, log_sizes, read_part
 from runtime_jobs.models import Job
 from runtime_jobs.specs.oci import OCI, config_of
 

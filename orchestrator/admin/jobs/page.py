@@ -18,7 +18,7 @@ from orchestrator.admin.jobs.steps import StepTableRow, step_rows
 from orchestrator.admin.jobs.summary import JobSummary, summarize
 from orchestrator.admin.jobs.timeline import TimelineEntry, timeline_of
 from orchestrator.admin.labels import JobBadge, job_badge
-from orchestrator.models import Report
+from orchestrator.results.models import Report
 from orchestrator.results.outputs import output_name, output_path
 from runtime_jobs.identifiers import fingerprint
 from runtime_jobs.models import Batch, Job, UsageRecord

@@ -14,7 +14,7 @@ from orchestrator.admin import formatting
 from orchestrator.admin.base import LargeTableAdmin
 from orchestrator.admin.filters import CreatedFilter, JobTypeFilter, OrganizationFilter
 from orchestrator.admin.labels import stored_actor_label
-from orchestrator.models import Replay, ReplayVerdict
+from orchestrator.evidence.replay_models import Replay, ReplayVerdict
 from runtime_jobs.models import Job
 
 PENDING = "pending"  # no verdict yet

@@ -12,7 +12,7 @@ from unfold.decorators import display
 from orchestrator.admin import formatting
 from orchestrator.admin.base import LargeTableAdmin
 from orchestrator.admin.filters import CreatedFilter, ExactFilter
-from orchestrator.models import Report
+from orchestrator.results.models import Report
 from runtime_jobs.models import Job
 
 

@@ -9,7 +9,7 @@ from unfold.decorators import display
 from orchestrator.admin import formatting
 from orchestrator.admin.base import LargeTableAdmin
 from orchestrator.admin.filters import OrganizationFilter, ProjectFilter
-from orchestrator.models import Run
+from orchestrator.ingest.models import Run
 from runtime_jobs.models import Job
 
 

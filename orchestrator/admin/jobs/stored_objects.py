@@ -11,7 +11,6 @@ from django.utils.safestring import SafeString
 from unfold.decorators import action, display
 from unfold.enums import ActionVariant
 
-from orchestrator import services
 from orchestrator.admin import formatting
 from orchestrator.admin.base import LargeTableAdmin
 from orchestrator.admin.confirm import ConfirmPage, audit_arguments, confirm_and_act
@@ -19,6 +18,7 @@ from orchestrator.admin.filters import ExactFilter, RelatedOrganizationFilter
 from orchestrator.admin.forms import ReasonForm
 from orchestrator.admin.jobs.artifacts import visible_artifacts
 from orchestrator.artifacts.addresses import download_url
+from orchestrator.artifacts.operations import delete_stored_object
 from runtime_jobs.models import CacheEntry, Job, StoredArtifact
 from runtime_jobs.models.artifacts import StoredObject
 
@@ -85,7 +85,7 @@ class StoredObjectAdmin(LargeTableAdmin):
         noun = self.opts.verbose_name
 
         def act() -> str:
-            services.delete_stored_object(self.model, row.pk, **audit_arguments(request, form))
+            delete_stored_object(self.model, row.pk, **audit_arguments(request, form))
             return f"{str(noun).capitalize()} {row} deleted"
 
         description = "No job and no person receives it from then on. Housekeeping deletes its bytes."

@@ -18,8 +18,8 @@ from orchestrator.admin.labels import (
     queue_label,
     stored_actor_label,
 )
-from orchestrator.selectors.log_tails import redact_lease_ids
 from orchestrator.selectors.pending_reasons.service import pending_for
+from orchestrator.step_logs.log_tails import redact_lease_ids
 from runtime_jobs.models import Job, UnsentRun
 from runtime_jobs.states import WAITING_STATES, JobState
 

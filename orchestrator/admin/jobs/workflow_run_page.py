@@ -9,8 +9,8 @@ from django.conf import settings
 from django.urls import reverse
 
 from orchestrator.admin import formatting
-from orchestrator.selectors.workflow_runs import RunState, RunStatus, job_status, jobs_of_runs, state_from_jobs
 from orchestrator.workflows.run_graph import GraphJob, JobGraph, draw_graph
+from orchestrator.workflows.run_reads import RunState, RunStatus, job_status, jobs_of_runs, state_from_jobs
 from runtime_jobs.models import Job, JobStep, RunHold, WorkflowEvent, WorkflowRun
 from runtime_jobs.specs.actions import conclusion_of, is_skipped
 from runtime_jobs.states import CancelReason, Conclusion, JobState

@@ -13,7 +13,6 @@ from django.utils.safestring import SafeString
 from unfold.decorators import action, display
 from unfold.enums import ActionVariant
 
-from orchestrator import services
 from orchestrator.admin import formatting
 from orchestrator.admin.base import LargeTableAdmin, actor_of
 from orchestrator.admin.confirm import ConfirmPage, confirm_and_act, render_confirm
@@ -22,9 +21,11 @@ from orchestrator.admin.forms import ReasonForm
 from orchestrator.admin.jobs.rerun_form import RerunForm
 from orchestrator.admin.jobs.workflow_run_page import COLOURS, workflow_run_page
 from orchestrator.http.client_ip import client_address
-from orchestrator.selectors.workflow_runs import state_of_run
-from orchestrator.services import RerunRequest, RerunScope
+from orchestrator.services import batches
+from orchestrator.workflows import approval, pins
 from orchestrator.workflows.requests import rerun
+from orchestrator.workflows.reruns import RerunRequest, RerunScope
+from orchestrator.workflows.run_reads import state_of_run
 from runtime_jobs.errors import Invalid, LifecycleError
 from runtime_jobs.identifiers import new_id
 from runtime_jobs.models import RejectedWorkflow, RunHold, WorkflowEvent, WorkflowRun
@@ -145,7 +146,7 @@ class WorkflowRunAdmin(LargeTableAdmin):
     @action(description="Approve", url_path="approve", permissions=["operate"], icon="check")
     def approve_run(self, request: HttpRequest, object_id: str) -> HttpResponse:
         def approve(run: WorkflowRun, reason: str) -> str:
-            services.approve_workflow_run(
+            approval.approve_workflow_run(
                 run_id=run.pk, actor=actor_of(request), reason=reason, source_address=client_address(request)
             )
             return "Approved"
@@ -158,7 +159,7 @@ class WorkflowRunAdmin(LargeTableAdmin):
     )
     def cancel_run(self, request: HttpRequest, object_id: str) -> HttpResponse:
         def cancel(run: WorkflowRun, reason: str) -> str:
-            outcome = services.cancel_batch(
+            outcome = batches.cancel_batch(
                 batch_ulid=run.batch.batch_ulid,
                 actor=actor_of(request),
                 deadline_seconds=settings.CANCEL_DEADLINE_SECONDS,
@@ -192,7 +193,7 @@ class WorkflowRunAdmin(LargeTableAdmin):
 
     def _pin(self, request: HttpRequest, object_id: str, label: str, description: str, *, pinned: bool) -> HttpResponse:
         def keep(run: WorkflowRun, reason: str) -> str:
-            services.pin_workflow_run(
+            pins.pin_workflow_run(
                 run_id=run.pk,
                 pinned=pinned,
                 reason=reason,

@@ -13,7 +13,6 @@ from unfold.enums import ActionVariant
 
 from leases.models import Limit, LimitKind, LimitScope
 from leases.scheduling.limits import LimitTarget
-from orchestrator import services
 from orchestrator.admin import formatting
 from orchestrator.admin.base import LargeTableAdmin
 from orchestrator.admin.confirm import ConfirmPage, audit_arguments, render_confirm
@@ -21,6 +20,7 @@ from orchestrator.admin.filters import YES_NO, ChoiceFilter, ExactFilter, Multip
 from orchestrator.admin.forms import ReasonForm
 from orchestrator.admin.limits import labels
 from orchestrator.admin.limits.pause import permission_for
+from orchestrator.services import limits
 from runtime_jobs.errors import LifecycleError
 from runtime_jobs.models import Organization, Project
 from workers.models import Pool
@@ -164,15 +164,15 @@ def _remove(request: HttpRequest, limit: Limit, form: ReasonForm) -> HttpRespons
     try:
         match limit.kind:
             case LimitKind.PAUSE:
-                services.resume(subject=subject, **audit)
+                limits.resume(subject=subject, **audit)
             case LimitKind.THROTTLE:
-                services.throttle(subject=subject, per_hour=None, **audit)
+                limits.throttle(subject=subject, per_hour=None, **audit)
             case LimitKind.RATE:
-                services.set_rate(per_hour=None, **organization_limit)
+                limits.set_rate(per_hour=None, **organization_limit)
             case LimitKind.PROJECT:
-                services.set_project_limit(org_slug=limit.org_slug, project_slug=limit.key, max_active=None, **audit)
+                limits.set_project_limit(org_slug=limit.org_slug, project_slug=limit.key, max_active=None, **audit)
             case kind:
-                services.set_limit(max_active=None, kind=LimitKind(kind), **organization_limit)
+                limits.set_limit(max_active=None, kind=LimitKind(kind), **organization_limit)
     except LifecycleError as refusal:
         messages.warning(request, refusal.message)
     else:

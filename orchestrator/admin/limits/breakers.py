@@ -12,14 +12,14 @@ from unfold.decorators import action, display
 from unfold.enums import ActionVariant
 
 from leases.models import Breaker, BreakerState
-from orchestrator import services
 from orchestrator.admin import formatting
 from orchestrator.admin.base import LargeTableAdmin
 from orchestrator.admin.confirm import ConfirmPage, audit_arguments, render_confirm
 from orchestrator.admin.filters import JobTypeFilter, MultipleChoiceFilter, OrganizationFilter
 from orchestrator.admin.forms import ReasonForm
 from orchestrator.admin.limits.pause import OPERATE
-from orchestrator.models import Incident
+from orchestrator.incidents import breakers
+from orchestrator.incidents.models import Incident
 from runtime_jobs.errors import LifecycleError
 from runtime_jobs.models import Job
 
@@ -123,7 +123,7 @@ class BreakerAdmin(LargeTableAdmin):
 
 def _reset(request: HttpRequest, breaker: Breaker, form: ReasonForm) -> None:
     try:
-        services.reset_breaker(org_slug=breaker.org_slug, job_type=breaker.job_type, **audit_arguments(request, form))
+        breakers.reset_breaker(org_slug=breaker.org_slug, job_type=breaker.job_type, **audit_arguments(request, form))
     except LifecycleError as refusal:
         messages.warning(request, refusal.message)
     else:

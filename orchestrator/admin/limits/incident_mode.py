@@ -8,14 +8,14 @@ from django.utils import timezone
 from unfold.decorators import action, display
 from unfold.widgets import UnfoldAdminTextInputWidget
 
-from orchestrator import services
 from orchestrator.admin import formatting
 from orchestrator.admin.base import BaseAdmin
 from orchestrator.admin.confirm import ConfirmPage, audit_arguments, confirm_and_act
 from orchestrator.admin.forms import ReasonForm
 from orchestrator.admin.labels import stored_actor_label
 from orchestrator.admin.limits.pause import OPERATE
-from orchestrator.models import IncidentMode
+from orchestrator.incidents import incident_mode as incident_mode_operations
+from orchestrator.incidents.models import IncidentMode
 from runtime_jobs.models import Organization
 
 BEGIN = (
@@ -68,7 +68,7 @@ class IncidentModeMixin(BaseAdmin):
 
         def act() -> str:
             until = form.cleaned_data["until"]
-            mode = services.begin_incident_mode(
+            mode = incident_mode_operations.begin_incident_mode(
                 org_slug=organization.slug, until=until, **audit_arguments(request, form)
             )
             return f"{organization.slug} is in incident mode {describe_mode(mode)}"
@@ -92,7 +92,7 @@ class IncidentModeMixin(BaseAdmin):
         )
 
         def act() -> str:
-            services.end_incident_mode(org_slug=organization.slug, **audit_arguments(request, form))
+            incident_mode_operations.end_incident_mode(org_slug=organization.slug, **audit_arguments(request, form))
             return f"{organization.slug} is no longer in incident mode"
 
         return confirm_and_act(self, request, page, form, act)

@@ -12,7 +12,6 @@ from unfold.decorators import action, display
 from unfold.enums import ActionVariant
 
 from leases.models import Breaker
-from orchestrator import services
 from orchestrator.admin import formatting
 from orchestrator.admin.base import LargeTableAdmin
 from orchestrator.admin.confirm import ConfirmPage, audit_arguments, confirm_and_act
@@ -20,7 +19,9 @@ from orchestrator.admin.filters import ChoiceFilter, JobTypeFilter, Organization
 from orchestrator.admin.forms import ReasonForm
 from orchestrator.admin.labels import stored_actor_label
 from orchestrator.admin.limits.pause import OPERATE
-from orchestrator.models import Incident, IncidentKind, IncidentStatus, Webhook
+from orchestrator.incidents.models import Incident, IncidentKind, IncidentStatus
+from orchestrator.incidents.operations import acknowledge_incident, resolve_incident
+from orchestrator.webhooks.models import Webhook
 from runtime_jobs.models import Job
 from workers.models import Worker
 
@@ -97,7 +98,7 @@ class IncidentAdmin(LargeTableAdmin):
     @action(description="Acknowledge", url_path="acknowledge", permissions=["operate"], icon="visibility")
     def acknowledge(self, request: HttpRequest, object_id: str) -> HttpResponse:
         description = "Records that you work on this incident. It stays unresolved."
-        return self._change(request, object_id, "Acknowledge", description, services.acknowledge_incident)
+        return self._change(request, object_id, "Acknowledge", description, acknowledge_incident)
 
     @action(
         description="Resolve",
@@ -107,7 +108,7 @@ class IncidentAdmin(LargeTableAdmin):
         variant=ActionVariant.PRIMARY,
     )
     def resolve(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        return self._change(request, object_id, "Resolve", "Ends this incident.", services.resolve_incident)
+        return self._change(request, object_id, "Resolve", "Ends this incident.", resolve_incident)
 
     def _change(
         self, request: HttpRequest, object_id: str, label: str, description: str, operation: Any
@@ -116,7 +117,7 @@ class IncidentAdmin(LargeTableAdmin):
         if incident is None:
             raise Http404
         form = ReasonForm(request.POST or None)
-        if operation is services.resolve_incident:
+        if operation is resolve_incident:
             description += RESOLVED_BY.get(incident.kind, "")
         page = ConfirmPage(
             f"{label} incident",

@@ -11,13 +11,13 @@ from unfold.widgets import UnfoldAdminIntegerFieldWidget, UnfoldAdminSelectWidge
 from leases.models import Limit, LimitKind, LimitScope
 from leases.models.limits import TEMPORARY_KINDS
 from leases.scheduling.limits import ALL_TYPES
-from orchestrator import services
 from orchestrator.admin import formatting
 from orchestrator.admin.base import BaseAdmin
 from orchestrator.admin.confirm import ConfirmPage, audit_arguments, render_confirm
 from orchestrator.admin.forms import ReasonForm
 from orchestrator.admin.limits import labels
 from orchestrator.admin.limits.pause import SET_LIMITS
+from orchestrator.services.limits import set_limit, set_rate
 from runtime_jobs.models import Organization
 from runtime_jobs.specs import JOB_TYPES
 
@@ -97,9 +97,9 @@ def _set_limit(request: HttpRequest, organization: Organization, form: Organizat
     values = form.cleaned_data
     common = {"org_slug": organization.slug, "job_type": values["job_type"], **audit_arguments(request, form)}
     if values["kind"] == LimitKind.RATE:
-        services.set_rate(per_hour=values["per_hour"], burst=values["burst"] or 1, **common)
+        set_rate(per_hour=values["per_hour"], burst=values["burst"] or 1, **common)
     else:
-        services.set_limit(kind=values["kind"], max_active=values["max_active"], **common)
+        set_limit(kind=values["kind"], max_active=values["max_active"], **common)
     messages.success(request, f"Limits of {organization.slug}: {'; '.join(_descriptions(organization)) or 'none'}.")
 
 

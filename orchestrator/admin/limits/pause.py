@@ -14,12 +14,12 @@ from unfold.widgets import UnfoldAdminIntegerFieldWidget, UnfoldAdminTextInputWi
 from leases.models import Limit, LimitKind, LimitScope
 from leases.models.limits import TEMPORARY_KINDS
 from leases.scheduling.limits import LimitTarget
-from orchestrator import services
 from orchestrator.admin import formatting
 from orchestrator.admin.base import BaseAdmin
 from orchestrator.admin.confirm import ConfirmPage, audit_arguments, render_confirm
 from orchestrator.admin.forms import ReasonForm
 from orchestrator.admin.limits.labels import describe_temporary
+from orchestrator.services import limits as service_limits
 from runtime_jobs.errors import Invalid, LifecycleError
 
 OPERATE = "runtime_jobs.operate_job"
@@ -74,14 +74,14 @@ class PauseAction:
 PAUSE = PauseAction(
     "Pause",
     "No more jobs start. Running jobs continue, and submits are accepted. A new pause replaces the current one.",
-    services.pause,
+    service_limits.pause,
     TemporaryForm,
 )
-RESUME = PauseAction("Resume", "Jobs can start again, as far as other limits allow.", services.resume, ReasonForm)
+RESUME = PauseAction("Resume", "Jobs can start again, as far as other limits allow.", service_limits.resume, ReasonForm)
 THROTTLE = PauseAction(
     "Throttle",
     "Limits how many jobs start per hour, in addition to other limits. Further jobs stay queued.",
-    services.throttle,
+    service_limits.throttle,
     ThrottleForm,
 )
 

@@ -10,13 +10,13 @@ from unfold.widgets import UnfoldAdminIntegerFieldWidget
 
 from leases.models import Limit, LimitKind
 from leases.scheduling.limits import LimitTarget
-from orchestrator import services
 from orchestrator.admin import formatting
 from orchestrator.admin.base import BaseAdmin
 from orchestrator.admin.confirm import ConfirmPage, audit_arguments, render_confirm
 from orchestrator.admin.forms import ReasonForm
 from orchestrator.admin.limits import labels
 from orchestrator.admin.limits.pause import SET_LIMITS
+from orchestrator.services import limits
 from runtime_jobs.models import Project
 
 DESCRIPTION = (
@@ -55,7 +55,7 @@ class ProjectLimitMixin(BaseAdmin):
         if request.method != "POST" or not form.is_valid():
             page = ConfirmPage(f"Set limit of {project}", DESCRIPTION, "Set limit", back)
             return render_confirm(self, request, page, form)
-        services.set_project_limit(
+        limits.set_project_limit(
             org_slug=project.organization.slug,
             project_slug=project.slug,
             max_active=form.cleaned_data["max_active"],

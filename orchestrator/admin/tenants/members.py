@@ -8,8 +8,8 @@ from django.http import HttpRequest
 from orchestrator.admin.audited import AuditedAdmin
 from orchestrator.admin.base import actor_of
 from orchestrator.admin.filters import ExactFilter, RelatedOrganizationFilter
+from orchestrator.core.operator_events import record_operator_event
 from orchestrator.http.client_ip import client_address
-from orchestrator.services.operator_events import record_operator_event
 from runtime_jobs.models import Membership
 
 

@@ -12,7 +12,6 @@ from unfold.dataclasses import UnfoldAction
 from unfold.decorators import action, display
 from unfold.enums import ActionVariant
 
-from orchestrator import services
 from orchestrator.admin import formatting
 from orchestrator.admin.base import ReadOnlyAdmin, actor_of
 from orchestrator.admin.confirm import ConfirmPage, audit_arguments, confirm_and_act
@@ -20,6 +19,7 @@ from orchestrator.admin.filters import YES_NO, ChoiceFilter, ExactFilter
 from orchestrator.admin.forms import ReasonForm
 from orchestrator.admin.token_pages import CreateWithToken
 from orchestrator.http.client_ip import client_address
+from orchestrator.services import personal_keys
 from runtime_jobs.models import PersonalKey
 
 
@@ -84,7 +84,7 @@ class PersonalKeyAdmin(CreateWithToken, ReadOnlyAdmin):
         return self.details if obj else ["user", "name", "is_jwt", "expires_at"]
 
     def create(self, request: HttpRequest, values: dict[str, Any]) -> tuple[PersonalKey, str]:
-        return services.create_personal_key(
+        return personal_keys.create_personal_key(
             **values, creator=request.user, actor=actor_of(request), source_address=client_address(request)
         )
 
@@ -102,7 +102,7 @@ class PersonalKeyAdmin(CreateWithToken, ReadOnlyAdmin):
         page = ConfirmPage(f"Revoke {key}", description, "Revoke", back, danger=True)
 
         def revoke() -> str:
-            services.revoke_personal_key(key_id=key.pk, **audit_arguments(request, form))
+            personal_keys.revoke_personal_key(key_id=key.pk, **audit_arguments(request, form))
             return f"Personal key {key} revoked"
 
         return confirm_and_act(self, request, page, form, revoke)

@@ -11,7 +11,6 @@ from django.utils.safestring import SafeString
 from unfold.decorators import action, display
 
 from leases.scheduling.limits import LimitTarget
-from orchestrator import services
 from orchestrator.admin import formatting
 from orchestrator.admin.audited import AuditedAdmin
 from orchestrator.admin.confirm import ConfirmPage, audit_arguments, render_confirm
@@ -20,7 +19,8 @@ from orchestrator.admin.forms import ReasonForm
 from orchestrator.admin.limits.pause import PausableAdmin
 from orchestrator.admin.limits.project_limits import ProjectLimitMixin
 from orchestrator.admin.token_pages import render_token_once
-from orchestrator.models import WebhookDelivery
+from orchestrator.protocols.github.models import WebhookDelivery
+from orchestrator.services import credentials
 from runtime_jobs import validators
 from runtime_jobs.models import Job, Project
 from workers.models import Pool
@@ -121,7 +121,7 @@ class ProjectAdmin(ProjectLimitMixin, PausableAdmin, AuditedAdmin):
             raise Http404
         form = ReasonForm(request.POST or None)
         if request.method == "POST" and form.is_valid():
-            row, secret = services.rotate_webhook_secret(project_id=project.pk, **audit_arguments(request, form))
+            row, secret = credentials.rotate_webhook_secret(project_id=project.pk, **audit_arguments(request, form))
             return render_token_once(self, request, row, secret, label="Webhook secret")
         description = (
             "Creates a new secret and displays it once, for the webhook settings of GitHub. "

@@ -10,14 +10,14 @@ from django.utils.safestring import SafeString
 from unfold.decorators import action, display
 from unfold.widgets import UnfoldAdminPasswordWidget, UnfoldAdminTextInputWidget, UnfoldBooleanSwitchWidget
 
-from orchestrator import services
 from orchestrator.admin import formatting
 from orchestrator.admin.base import ReadOnlyAdmin
 from orchestrator.admin.confirm import ConfirmPage, audit_arguments, confirm_and_act, render_confirm
 from orchestrator.admin.forms import ReasonForm
-from orchestrator.models import HousekeepingTask
+from orchestrator.housekeeping.models import HousekeepingTask
+from orchestrator.housekeeping.operations import start_housekeeping_task
+from orchestrator.repositories.operations import MAX_CREDENTIAL_LENGTH, change_repository, remove_repository
 from orchestrator.repositories.tasks import MIRROR
-from orchestrator.services.repositories import MAX_CREDENTIAL_LENGTH
 from runtime_jobs.errors import Invalid, LifecycleError
 from runtime_jobs.models import Project, Repository
 from runtime_jobs.models.repositories import MAX_ORIGIN_LENGTH
@@ -121,7 +121,7 @@ class RepositoryAdmin(ReadOnlyAdmin):
         )
 
         def act() -> str:
-            services.start_housekeeping_task(kind=MIRROR, subject=str(repository.pk), **audit_arguments(request, form))
+            start_housekeeping_task(kind=MIRROR, subject=str(repository.pk), **audit_arguments(request, form))
             return f"{repository.full_name}: the update was requested"
 
         return confirm_and_act(self, request, page, form, act)
@@ -142,7 +142,7 @@ class RepositoryAdmin(ReadOnlyAdmin):
         if request.method == "POST" and form.is_valid():
             try:
                 arguments = audit_arguments(request, form)
-                services.change_repository(repository_id=repository.pk, **form.changes(), **arguments)
+                change_repository(repository_id=repository.pk, **form.changes(), **arguments)
             except Invalid as error:
                 for name, texts in error.errors.items():
                     form.add_error(name, texts)
@@ -168,7 +168,7 @@ class RepositoryAdmin(ReadOnlyAdmin):
         )
 
         def act() -> str:
-            services.remove_repository(repository_id=repository.pk, **audit_arguments(request, form))
+            remove_repository(repository_id=repository.pk, **audit_arguments(request, form))
             return f"{repository.full_name} was removed"
 
         return confirm_and_act(self, request, page, form, act)

@@ -11,7 +11,6 @@ from unfold.decorators import action, display
 from unfold.enums import ActionVariant
 from unfold.widgets import UnfoldAdminTextareaWidget, UnfoldAdminTextInputWidget
 
-from orchestrator import services
 from orchestrator.admin import formatting
 from orchestrator.admin.base import ReadOnlyAdmin, actor_of
 from orchestrator.admin.confirm import ConfirmPage, audit_arguments, confirm_and_act, render_confirm
@@ -19,7 +18,14 @@ from orchestrator.admin.filters import ExactFilter, RelatedOrganizationFilter
 from orchestrator.admin.forms import ReasonForm
 from orchestrator.admin.token_pages import CreateByOperation
 from orchestrator.http.client_ip import client_address
-from orchestrator.services.secrets import validate_value, validate_variable
+from orchestrator.secrets.operations import (
+    delete_secret,
+    delete_variable,
+    set_secret,
+    set_variable,
+    validate_value,
+    validate_variable,
+)
 from runtime_jobs.errors import Invalid, LifecycleError
 from runtime_jobs.models import Organization, Repository, Secret, Variable
 from runtime_jobs.models.secrets import NAME, ScopedValue
@@ -214,10 +220,10 @@ class SecretAdmin(ScopedValueAdmin):
     )
 
     def set_row(self, **values: Any) -> tuple[Secret, bool]:
-        return services.set_secret(**values)
+        return set_secret(**values)
 
     def delete_row(self, **values: Any) -> None:
-        services.delete_secret(**values)
+        delete_secret(**values)
 
 
 @admin.register(Variable)
@@ -233,10 +239,10 @@ class VariableAdmin(ScopedValueAdmin):
     details = [*ScopedValueAdmin.details, "value"]
 
     def set_row(self, **values: Any) -> tuple[Variable, bool]:
-        return services.set_variable(**values)
+        return set_variable(**values)
 
     def delete_row(self, **values: Any) -> None:
-        services.delete_variable(**values)
+        delete_variable(**values)
 
 
 def _scope_of(row: ScopedValue) -> dict[str, Any]:

@@ -13,8 +13,8 @@ from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationFo
 from orchestrator.admin.audited import AuditedAdmin
 from orchestrator.admin.base import actor_of
 from orchestrator.admin.filters import YES_NO, ChoiceFilter
+from orchestrator.core.operator_events import record_operator_event
 from orchestrator.http.client_ip import client_address
-from orchestrator.services.operator_events import record_operator_event
 
 admin.site.unregister(User)
 admin.site.unregister(Group)

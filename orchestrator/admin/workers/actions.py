@@ -9,12 +9,12 @@ from unfold.dataclasses import UnfoldAction
 from unfold.decorators import action
 from unfold.enums import ActionVariant
 
-from orchestrator import services
 from orchestrator.admin import formatting
 from orchestrator.admin.base import BaseAdmin, actor_of
 from orchestrator.admin.confirm import ConfirmPage, audit_arguments, render_confirm
 from orchestrator.admin.forms import NoteForm, ReasonForm
 from orchestrator.admin.token_pages import render_token_once
+from orchestrator.services import worker_state
 from runtime_jobs.errors import LifecycleError
 from workers.models import Worker
 from workers.registry.models import WorkerState
@@ -107,7 +107,7 @@ class WorkerActionsMixin(BaseAdmin):
         form = ReasonForm(request.POST or None)
         if request.method == "POST" and form.is_valid():
             try:
-                token = services.rotate_worker_token(worker_id=worker.worker_id, **audit_arguments(request, form))
+                token = worker_state.rotate_worker_token(worker_id=worker.worker_id, **audit_arguments(request, form))
             except LifecycleError as refusal:
                 return _refuse(request, worker, refusal)
             return render_token_once(self, request, worker, token)
@@ -129,7 +129,7 @@ def _change_state(model_admin: Any, request: HttpRequest, object_id: str, worker
         )
         return render_confirm(model_admin, request, page, form)
     try:
-        services.set_worker_state(
+        worker_state.set_worker_state(
             worker_id=worker.worker_id,
             state=worker_action.state,
             note=form.cleaned_data.get("note", ""),
@@ -146,7 +146,7 @@ def _change_state(model_admin: Any, request: HttpRequest, object_id: str, worker
 
 def _revoke_leases(request: HttpRequest, worker: Worker, form: ReasonForm) -> int:
     reason = f"worker revoked: {form.cleaned_data['reason']}"
-    return services.revoke_leases_of(worker_id=worker.worker_id, actor=actor_of(request), reason=reason)
+    return worker_state.revoke_leases_of(worker_id=worker.worker_id, actor=actor_of(request), reason=reason)
 
 
 def _refuse(request: HttpRequest, worker: Worker, refusal: LifecycleError) -> HttpResponse:

@@ -15,7 +15,6 @@ from unfold.enums import ActionVariant
 from unfold.widgets import UnfoldAdminIntegerFieldWidget, UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
 
 from leases.states import OPEN as OPEN_LEASES
-from orchestrator import services
 from orchestrator.admin import formatting
 from orchestrator.admin.base import ReadOnlyAdmin, actor_of
 from orchestrator.admin.confirm import ConfirmPage, audit_arguments, confirm_and_act, render_confirm
@@ -23,6 +22,7 @@ from orchestrator.admin.forms import ReasonForm
 from orchestrator.admin.token_pages import CreateWithToken, render_token_once
 from orchestrator.admin.workers.admin import HEALTH, health_of, worker_summary
 from orchestrator.http.client_ip import client_address
+from orchestrator.services import actions_runners, worker_state
 from orchestrator.services.actions_runners import DEFAULT_LABELS, MAX_CAPACITY, normalize_labels
 from runtime_jobs.errors import Invalid, LifecycleError
 from runtime_jobs.models.tenants import ISOLATION_CHOICES
@@ -152,7 +152,7 @@ class ActionsRunnerAdmin(CreateWithToken, ReadOnlyAdmin):
         return row.worker.worker_id
 
     def create(self, request: HttpRequest, values: dict[str, Any]) -> tuple[ActionsRunner, str]:
-        runner, _row, token = services.register_runner(
+        runner, _row, token = actions_runners.register_runner(
             name=values["name"],
             labels=values["label_text"],
             capacity=values["capacity"],
@@ -185,7 +185,7 @@ class ActionsRunnerAdmin(CreateWithToken, ReadOnlyAdmin):
         )
 
         def act(runner: ActionsRunner, arguments: dict[str, Any]) -> str:
-            ended = services.revoke_runner(name=runner.name, **arguments)
+            ended = actions_runners.revoke_runner(name=runner.name, **arguments)
             return f"{runner.name}: revoked, {formatting.pluralize(ended, 'lease')} revoked"
 
         return self._confirm(request, object_id, "Revoke", description, act, danger=True)
@@ -195,7 +195,7 @@ class ActionsRunnerAdmin(CreateWithToken, ReadOnlyAdmin):
         runner, form = self._runner(request, object_id), RotationForm(request.POST or None)
         if request.method == "POST" and form.is_valid():
             try:
-                _, _, token = services.rotate_registration_token(
+                _, _, token = actions_runners.rotate_registration_token(
                     name=runner.name,
                     overlap=timedelta(minutes=form.cleaned_data["overlap_minutes"]),
                     **audit_arguments(request, form),
@@ -253,7 +253,7 @@ class ActionsRunnerAdmin(CreateWithToken, ReadOnlyAdmin):
 
 def _set_state(state: WorkerState, word: str) -> Callable[[ActionsRunner, dict[str, Any]], str]:
     def act(runner: ActionsRunner, arguments: dict[str, Any]) -> str:
-        services.set_worker_state(worker_id=runner.worker.worker_id, state=state, **arguments)
+        worker_state.set_worker_state(worker_id=runner.worker.worker_id, state=state, **arguments)
         return f"{runner.name}: {word}"
 
     return act

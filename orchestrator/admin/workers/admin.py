@@ -10,7 +10,6 @@ from django.utils import timezone
 from unfold.contrib.filters.admin import DropdownFilter
 from unfold.decorators import display
 
-from orchestrator import services
 from orchestrator.admin import formatting
 from orchestrator.admin.audited import AuditedAdmin
 from orchestrator.admin.base import actor_of
@@ -21,6 +20,7 @@ from orchestrator.admin.token_pages import CreateWithToken
 from orchestrator.admin.workers.actions import WorkerActionsMixin
 from orchestrator.http.client_ip import client_address
 from orchestrator.selectors.pending_reasons.workers import SILENT_AFTER
+from orchestrator.services import credentials
 from orchestrator.services.credentials import require_other_pool
 from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import Invalid
@@ -131,7 +131,7 @@ class WorkerAdmin(WorkerActionsMixin, CreateWithToken, AuditedAdmin):
         return queries.with_active_leases(super().get_queryset(request))
 
     def create(self, request: HttpRequest, values: dict[str, Any]) -> tuple[Worker, str]:
-        return services.register_worker(**values, actor=actor_of(request), source_address=client_address(request))
+        return credentials.register_worker(**values, actor=actor_of(request), source_address=client_address(request))
 
     @display(description="Health", label=dict(HEALTH.values()))
     def health_badge(self, worker: Worker) -> str:

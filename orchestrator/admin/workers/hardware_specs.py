@@ -12,7 +12,6 @@ from unfold.decorators import action, display
 from unfold.enums import ActionVariant
 from unfold.widgets import UnfoldBooleanSwitchWidget
 
-from orchestrator import services
 from orchestrator.admin import formatting
 from orchestrator.admin.base import ReadOnlyAdmin, actor_of
 from orchestrator.admin.confirm import ConfirmPage, audit_arguments, confirm_and_act
@@ -21,6 +20,7 @@ from orchestrator.admin.forms import ReasonForm
 from orchestrator.admin.token_pages import CreateByOperation
 from orchestrator.admin.workers.runners import RenameForm
 from orchestrator.http.client_ip import client_address
+from orchestrator.services import hardware_specs
 from runtime_jobs.resource_names import validate_resource_name, validate_slug
 from workers.models import HardwareSpec
 from workers.registry.models import SpecArchitecture, SpecOS
@@ -134,7 +134,7 @@ class HardwareSpecAdmin(CreateByOperation, ReadOnlyAdmin):
         return f"spec:{row.uuid}"
 
     def respond_to_form(self, request: HttpRequest, values: dict[str, Any]) -> HttpResponse:
-        spec = services.create_spec(
+        spec = hardware_specs.create_spec(
             name=values["name"],
             slug=values["slug"] or None,
             hardware={name: values[name] for name in HARDWARE},
@@ -211,7 +211,7 @@ class HardwareSpecAdmin(CreateByOperation, ReadOnlyAdmin):
         page = ConfirmPage(f"Delete {spec.slug}", description, "Delete", _url(spec), danger=True)
 
         def delete() -> str:
-            services.delete_spec(spec_uuid=spec.uuid, **audit_arguments(request, form))
+            hardware_specs.delete_spec(spec_uuid=spec.uuid, **audit_arguments(request, form))
             return f"{spec.slug}: deleted"
 
         response = confirm_and_act(self, request, page, form, delete)
@@ -225,7 +225,7 @@ class HardwareSpecAdmin(CreateByOperation, ReadOnlyAdmin):
         return spec
 
     def _change(self, request: HttpRequest, spec: HardwareSpec, form: forms.Form, result: str, **change: Any) -> str:
-        services.change_spec(spec_uuid=spec.uuid, **change, **audit_arguments(request, form))
+        hardware_specs.change_spec(spec_uuid=spec.uuid, **change, **audit_arguments(request, form))
         return f"{spec.slug}: {result}"
 
     # --- columns ------------------------------------------------------------------------------------------------------

@@ -12,12 +12,12 @@ from unfold.widgets import UnfoldAdminSelectWidget
 
 from leases.models import LimitScope
 from leases.scheduling.limits import LimitTarget
-from orchestrator import services
 from orchestrator.admin import formatting
 from orchestrator.admin.audited import AuditedAdmin
 from orchestrator.admin.confirm import ConfirmPage, audit_arguments, render_confirm
 from orchestrator.admin.forms import ReasonForm
 from orchestrator.admin.limits.pause import CHANGE_POOLS, PausableAdmin
+from orchestrator.services import limits
 from runtime_jobs.models import Job
 from workers.models import Pool, Worker
 from workers.registry.models import PoolPolicy, WorkerState
@@ -64,7 +64,7 @@ class PoolAdmin(PausableAdmin, AuditedAdmin):
             page = ConfirmPage(f"Set policy of {pool}", POLICY_DESCRIPTION, "Set policy", back)
             return render_confirm(self, request, page, form)
         policy = PoolPolicy(form.cleaned_data["policy"])
-        services.set_pool_policy(pool=pool.slug, policy=policy, **audit_arguments(request, form))
+        limits.set_pool_policy(pool=pool.slug, policy=policy, **audit_arguments(request, form))
         messages.success(request, f"Policy of {pool}: {POLICIES[policy]}.")
         return HttpResponseRedirect(back)
 

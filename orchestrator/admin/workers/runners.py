@@ -15,7 +15,6 @@ from unfold.enums import ActionVariant
 from unfold.views import ChangeList
 from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
 
-from orchestrator import services
 from orchestrator.admin import formatting
 from orchestrator.admin.base import ReadOnlyAdmin, actor_of
 from orchestrator.admin.confirm import ConfirmPage, audit_arguments, confirm_and_act, render_confirm
@@ -26,7 +25,15 @@ from orchestrator.admin.token_pages import CreateWithToken, render_token_once
 from orchestrator.admin.workers.admin import HEALTH, health_of, worker_summary
 from orchestrator.http.client_ip import client_address
 from orchestrator.services.runner_channels import open_channels
-from orchestrator.services.runners import MAX_SLUG_LENGTH, default_slug
+from orchestrator.services.runners import (
+    MAX_SLUG_LENGTH,
+    add_runner_spec,
+    change_runner,
+    create_runner,
+    default_slug,
+    remove_runner_spec,
+    rotate_runner_key,
+)
 from runtime_jobs.errors import LifecycleError
 from runtime_jobs.resource_names import validate_resource_name, validate_slug
 from workers.models import HardwareSpec, Runner, Worker
@@ -185,7 +192,7 @@ class RunnerAdmin(CreateWithToken, ReadOnlyAdmin):
         return row.worker_id
 
     def create(self, request: HttpRequest, values: dict[str, Any]) -> tuple[Runner, str]:
-        worker, key = services.create_runner(
+        worker, key = create_runner(
             name=values["name"],
             slug=values["slug"],
             actor=actor_of(request),
@@ -216,7 +223,7 @@ class RunnerAdmin(CreateWithToken, ReadOnlyAdmin):
 
         def add() -> str:
             spec = _value(form, "spec")
-            services.add_runner_spec(worker_id=runner.worker_id, spec_uuid=spec.uuid, **audit_arguments(request, form))
+            add_runner_spec(worker_id=runner.worker_id, spec_uuid=spec.uuid, **audit_arguments(request, form))
             return f"{runner.slug}: provides {spec.slug}"
 
         return confirm_and_act(self, request, page, form, add)
@@ -230,9 +237,7 @@ class RunnerAdmin(CreateWithToken, ReadOnlyAdmin):
 
         def remove() -> str:
             spec = _value(form, "spec")
-            services.remove_runner_spec(
-                worker_id=runner.worker_id, spec_uuid=spec.uuid, **audit_arguments(request, form)
-            )
+            remove_runner_spec(worker_id=runner.worker_id, spec_uuid=spec.uuid, **audit_arguments(request, form))
             return f"{runner.slug}: no longer provides {spec.slug}"
 
         return confirm_and_act(self, request, page, form, remove)
@@ -243,7 +248,7 @@ class RunnerAdmin(CreateWithToken, ReadOnlyAdmin):
         form = ReasonForm(request.POST or None)
         if request.method == "POST" and form.is_valid():
             try:
-                _, key = services.rotate_runner_key(worker_id=runner.worker_id, **audit_arguments(request, form))
+                _, key = rotate_runner_key(worker_id=runner.worker_id, **audit_arguments(request, form))
             except LifecycleError as refusal:
                 return _refuse(request, runner, refusal)
             return render_token_once(self, request, runner, key, label=self.label)
@@ -280,7 +285,7 @@ class RunnerAdmin(CreateWithToken, ReadOnlyAdmin):
         return runner
 
     def _change(self, request: HttpRequest, runner: Runner, form: forms.Form, **change: Any) -> str:
-        services.change_runner(worker_id=runner.worker_id, **change, **audit_arguments(request, form))
+        change_runner(worker_id=runner.worker_id, **change, **audit_arguments(request, form))
         if "name" in change:
             return f"{runner.slug}: renamed"
         return f"{runner.slug}: {'archived' if change['archived'] else 'restored'}"

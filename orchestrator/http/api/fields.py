@@ -11,13 +11,13 @@ from rest_framework import serializers
 from rest_framework.fields import SkipField, empty, get_error_detail
 from rest_framework.validators import ProhibitSurrogateCharactersValidator
 
+from orchestrator.core.datetimes import INVALID_TIMESTAMP, parse_timestamp
 from orchestrator.http.api.compiled_serializers import (
     NotCompiled,
     Parser,
     compile_field,
     with_validators,
 )
-from orchestrator.http.api.datetimes import INVALID_TIMESTAMP, parse_timestamp
 from orchestrator.http.observability.log_redaction import redacted
 from runtime_jobs.control_characters import escape_controls
 

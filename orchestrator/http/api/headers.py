@@ -4,9 +4,9 @@ import re
 from collections.abc import Container
 from typing import Any
 
+from orchestrator.core.idempotency import IdempotentRequest, fingerprint_of
 from orchestrator.http.api.calls import AuthenticatedRequest
 from orchestrator.http.errors.problems import ApiError
-from orchestrator.services.idempotency import IdempotentRequest, fingerprint_of
 
 LEASE_FENCE = "Lease-Fence"
 FENCE_PATTERN = "[0-9]{1,18}"

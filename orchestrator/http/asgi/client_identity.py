@@ -9,9 +9,9 @@ from django.contrib.auth.base_user import AbstractBaseUser
 from django.http import HttpRequest
 from django.utils.functional import SimpleLazyObject
 
+from orchestrator.core.principal_cache import Principal
+from orchestrator.core.principals import ClientPrincipal, WorkerPrincipal
 from orchestrator.http.api.calls import IdentifiedTokens
-from orchestrator.http.auth.principal_cache import Principal
-from orchestrator.http.auth.principals import ClientPrincipal, WorkerPrincipal
 from orchestrator.http.client_ip import last_entry, network_of, parse_address
 
 MAX_REMEMBERED: Final = 10_000  # digests of credentials, 32 bytes each, and the names of their principals

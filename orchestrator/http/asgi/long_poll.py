@@ -24,13 +24,13 @@ from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.views.decorators.csrf import csrf_exempt
 
+from orchestrator.core.db_scope import release_connection_after
+from orchestrator.core.principals import WorkerPrincipal
 from orchestrator.http.asgi.body_limit import Application, Message, Receive, Send, replay
-from orchestrator.http.auth.principals import WorkerPrincipal
-from orchestrator.http.db_scope import release_connection_after
 from orchestrator.http.observability.access_log import CLIENT_CLOSED_REQUEST, AccessLogEntry
-from orchestrator.notifications.hub import NotificationHub, hub_of_running_loop
-from orchestrator.notifications.metrics import ATTEMPTS
-from orchestrator.notifications.waiters import OfferKey, WakeReason
+from orchestrator.pubsub.hub import NotificationHub, hub_of_running_loop
+from orchestrator.pubsub.metrics import ATTEMPTS
+from orchestrator.pubsub.waiters import OfferKey, WakeReason
 
 WSGI_POLL_SECONDS = 0.25  # between two attempts where a request keeps its thread
 FIRST = WakeReason("first")

@@ -25,8 +25,8 @@ from django.core.handlers.asgi import ASGIRequest
 
 from orchestrator.http.asgi.body_limit import Message, Receive, Send
 from orchestrator.http.asgi.websocket_protocol import EXTENSION, WebSocketConnection
-from orchestrator.notifications.metrics import ENDED_SOCKETS, SOCKETS
-from orchestrator.notifications.shutdown import on_shutdown
+from orchestrator.pubsub.metrics import ENDED_SOCKETS, SOCKETS
+from orchestrator.pubsub.shutdown import on_shutdown
 
 log = logging.getLogger(__name__)
 

@@ -25,9 +25,9 @@ from django.http.response import HttpResponseBase
 from orchestrator.http.asgi.http_protocol import EXTENSION, ClientConnection
 from orchestrator.http.auth.credentials import Credential, revoked_among
 from orchestrator.http.errors.problems import ApiError
-from orchestrator.notifications.log_hub import SourceUnavailable, in_reader_thread
-from orchestrator.notifications.metrics import ENDED, STREAMS, STREAMS_REFUSED
-from orchestrator.notifications.shutdown import on_shutdown
+from orchestrator.pubsub.log_hub import SourceUnavailable, in_reader_thread
+from orchestrator.pubsub.metrics import ENDED, STREAMS, STREAMS_REFUSED
+from orchestrator.pubsub.shutdown import on_shutdown
 from runtime_jobs.db_errors import log_level_of
 
 log = logging.getLogger(__name__)

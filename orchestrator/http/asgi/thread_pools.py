@@ -11,7 +11,7 @@ from typing import TypeVar
 from prometheus_client import Counter as CounterMetric
 from prometheus_client import Gauge
 
-from orchestrator.http.asgi.compute_slots import compute_slots
+from orchestrator.core.compute_slots import compute_slots
 
 R = TypeVar("R")
 

@@ -16,8 +16,8 @@ from rest_framework.authentication import BaseAuthentication, SessionAuthenticat
 from rest_framework.exceptions import AuthenticationFailed, PermissionDenied, Throttled
 from rest_framework.request import Request
 
-from orchestrator.http.auth.principal_cache import Principal, principals
-from orchestrator.http.auth.principals import ClientPrincipal, WorkerPrincipal, client_of_person, client_of_token
+from orchestrator.core.principal_cache import Principal, principals
+from orchestrator.core.principals import ClientPrincipal, WorkerPrincipal, client_of_person, client_of_token
 from orchestrator.http.auth.throttling import FailedAuthThrottle
 from orchestrator.http.client_ip import rate_limit_key
 from runtime_jobs.models import ApiToken, Organization

@@ -11,8 +11,8 @@ from rest_framework.authentication import BaseAuthentication
 from rest_framework.exceptions import AuthenticationFailed
 from rest_framework.request import Request
 
+from orchestrator.core.principals import WorkerPrincipal
 from orchestrator.http.auth.authentication import touch_last_seen
-from orchestrator.http.auth.principals import WorkerPrincipal
 from workers.models import Worker
 from workers.registry.models import WorkerState
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 from django.contrib.auth.hashers import Argon2PasswordHasher
 from django.db import connections
 
-from orchestrator.http.asgi.compute_slots import compute_slots
+from orchestrator.core.compute_slots import compute_slots
 
 MAX_CONCURRENT_HASHES: Final = 2
 MAX_WAITING_HASHES: Final = 8

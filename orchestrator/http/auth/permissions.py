@@ -5,8 +5,8 @@ from typing import Any
 from rest_framework.exceptions import NotAuthenticated
 from rest_framework.permissions import BasePermission
 
+from orchestrator.core.principals import INSTALLATION, ClientPrincipal, WorkerPrincipal
 from orchestrator.http.api.calls import AuthenticatedRequest
-from orchestrator.http.auth.principals import INSTALLATION, ClientPrincipal, WorkerPrincipal
 from orchestrator.http.errors.problems import ApiError
 from runtime_jobs.errors import NotFound, OperatorOnly
 

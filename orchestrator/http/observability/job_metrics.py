@@ -14,10 +14,10 @@ from django.db import connection, transaction
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from orchestrator.counters import write_counts
+from orchestrator.core import metrics_aggregation
+from orchestrator.core.counters import write_counts
 from orchestrator.http.observability.actions_metrics import actions_metrics
-from orchestrator.maintenance import metrics_aggregation
-from orchestrator.models import IncidentKind
+from orchestrator.incidents.models import IncidentKind
 from runtime_jobs.specs import JOB_TYPES
 from runtime_jobs.specs.payload import PACK_RUN
 

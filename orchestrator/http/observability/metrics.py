@@ -17,7 +17,7 @@ from orchestrator.http.asgi.connections import CONNECTIONS, REFUSED
 from orchestrator.http.asgi.thread_pools import OVERLOADS, PENDING
 from orchestrator.http.observability.delivery_metrics import collect_delivery_metrics
 from orchestrator.http.observability.job_metrics import collect_job_metrics
-from orchestrator.notifications import metrics as notification_metrics
+from orchestrator.pubsub import metrics as notification_metrics
 from orchestrator.results.outputs import OUTPUT_FAILURES
 from runtime_jobs.db_errors import is_database_unavailable, log_level_of
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 
-from orchestrator import services
 from orchestrator.management.base import ServerCommand
+from orchestrator.services import credentials
 from runtime_jobs.db_time import database_now
 from runtime_jobs.events import Actor
 from runtime_jobs.models import Organization
@@ -41,7 +41,7 @@ class Command(ServerCommand):
         organization = Organization.objects.filter(slug=options["org"]).first()
         if organization is None:
             raise CommandError(f"There is no organization {options['org']!r}.")
-        row, token = services.create_api_token(
+        row, token = credentials.create_api_token(
             organization=organization,
             name=options["name"],
             scopes=_scopes(options["scopes"]),

@@ -10,9 +10,9 @@ from django.core.files.storage import storages
 from django.core.management.base import CommandError, CommandParser
 
 from orchestrator.artifacts.storage import ARTIFACTS
+from orchestrator.core.sealing import ROOT_KEY_FILE
 from orchestrator.management import client_programs
 from orchestrator.management.base import ServerCommand
-from orchestrator.sealing import ROOT_KEY_FILE
 
 
 class Command(ServerCommand):

@@ -7,8 +7,8 @@ from typing import Any
 from django.contrib.auth import get_user_model
 from django.core.management.base import CommandError, CommandParser
 
-from orchestrator import services
 from orchestrator.management.base import ServerCommand
+from orchestrator.services import credentials, personal_keys
 from runtime_jobs.db_time import database_now
 from runtime_jobs.events import Actor
 from runtime_jobs.models import ApiToken, PersonalKey, Project
@@ -45,10 +45,10 @@ class Command(ServerCommand):
         arguments = {"name": options["name"], "expires_at": expires_at, "actor": OPERATOR}
         if options["user"]:
             user = _user(options["user"])
-            _, key = services.create_personal_key(user=user, is_jwt=options["jwt"], creator=None, **arguments)
+            _, key = personal_keys.create_personal_key(user=user, is_jwt=options["jwt"], creator=None, **arguments)
         else:
             project = _project(options["project"])
-            _, key = services.create_api_token(
+            _, key = credentials.create_api_token(
                 organization=project.organization, project=project, scopes=[], **arguments
             )
         self.stdout.write(key)
@@ -57,9 +57,9 @@ class Command(ServerCommand):
 def _revoke(key: str) -> str:
     digest = digest_of(key)
     if personal := PersonalKey.objects.filter(digest=digest).first():
-        return f"revoked: {services.revoke_personal_key(key_id=personal.pk, actor=OPERATOR, reason=REASON)}"
+        return f"revoked: {personal_keys.revoke_personal_key(key_id=personal.pk, actor=OPERATOR, reason=REASON)}"
     if token := ApiToken.objects.filter(digest=digest).first():
-        return f"revoked: {services.revoke_api_token(token_id=token.pk, actor=OPERATOR, reason=REASON)}"
+        return f"revoked: {credentials.revoke_api_token(token_id=token.pk, actor=OPERATOR, reason=REASON)}"
     raise CommandError("The text on standard input is no key of this installation.")
 
 

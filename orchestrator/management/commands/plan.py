@@ -5,8 +5,8 @@ from typing import Any
 
 from django.db import transaction
 
+from orchestrator.core.operator_events import record_operator_event
 from orchestrator.management.base import ServerCommand, named, require_valid
-from orchestrator.services.operator_events import record_operator_event
 from runtime_jobs.events import Actor
 from runtime_jobs.models import Plan
 from runtime_jobs.priorities import EMERGENCY, PRIORITIES

@@ -8,9 +8,14 @@ from typing import Any
 
 from django.core.management.base import CommandError
 
-from orchestrator import services
 from orchestrator.housekeeping.models import HousekeepingTask
 from orchestrator.management.base import ServerCommand
+from orchestrator.repositories.operations import (
+    add_repository,
+    change_repository,
+    delete_runs_of_repository,
+    remove_repository,
+)
 from orchestrator.repositories.tasks import MIRROR
 from runtime_jobs.control_characters import escape_controls
 from runtime_jobs.errors import Invalid, LifecycleError
@@ -69,7 +74,7 @@ class Command(ServerCommand):
     def _add(
         self, *, project: str, name: str, origin: str, private: bool, credential_file: str | None, **_: Any
     ) -> None:
-        repository = services.add_repository(
+        repository = add_repository(
             project=_project(project),
             full_name=name,
             origin=origin,
@@ -93,7 +98,7 @@ class Command(ServerCommand):
         if origin is None and private is None and credential is None:
             raise CommandError("Name what to change: --from, --private, --public, --credential-file, --no-credential.")
         found = _repository(name)
-        repository = services.change_repository(
+        repository = change_repository(
             repository_id=found.pk,
             origin=origin,
             is_private=private,
@@ -108,9 +113,9 @@ class Command(ServerCommand):
     def _remove(self, *, name: str, delete_runs: bool, **_: Any) -> None:
         repository = _repository(name)
         if delete_runs:
-            runs = services.delete_runs_of_repository(repository_id=repository.pk)
+            runs = delete_runs_of_repository(repository_id=repository.pk)
             self.stdout.write(f"{runs:,} workflow runs deleted; housekeeping deletes their objects")
-        removed = services.remove_repository(repository_id=repository.pk, actor=OPERATOR)
+        removed = remove_repository(repository_id=repository.pk, actor=OPERATOR)
         values = f"{removed['secrets']} secrets and {removed['variables']} variables"
         self.stdout.write(f"repository {repository.pk} {repository.full_name}: removed with {values}")
 

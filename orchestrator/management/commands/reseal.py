@@ -4,8 +4,8 @@ from typing import Any
 
 from django.core.management.base import CommandError
 
+from orchestrator.maintenance.resealing import SEALED_COLUMNS, reseal
 from orchestrator.management.base import ServerCommand
-from orchestrator.resealing import SEALED_COLUMNS, reseal
 
 
 class Command(ServerCommand):

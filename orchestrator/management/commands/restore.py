@@ -6,9 +6,9 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import connection
 
-from orchestrator.dispatching.position import adopt_restored_events
 from orchestrator.evidence.positions import read_everything_again
 from orchestrator.management import client_programs
+from orchestrator.webhooks.dispatch_position import adopt_restored_events
 
 
 class Command(BaseCommand):

@@ -6,8 +6,8 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import CommandParser
 
-from orchestrator.maintenance.scheduler import Scheduler
 from orchestrator.management.base import ServerCommand
+from orchestrator.processes.scheduler import Scheduler
 
 
 class Command(ServerCommand):

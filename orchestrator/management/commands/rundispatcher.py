@@ -7,8 +7,8 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import CommandError
 
-from orchestrator.dispatching.process import DispatcherProcess
 from orchestrator.management.base import ServerCommand
+from orchestrator.processes.dispatcher import DispatcherProcess
 
 MAX_CONNECTIONS = 5000
 

@@ -7,8 +7,8 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import CommandError
 
-from orchestrator.housekeeping.process import HousekeepingProcess
 from orchestrator.management.base import ServerCommand
+from orchestrator.processes.housekeeping import HousekeepingProcess
 
 MAX_THREADS = 64
 

@@ -11,9 +11,9 @@ from django.core.management.base import CommandError
 from django.db.models import Count, Q
 
 from leases.states import OPEN as OPEN_LEASES
-from orchestrator import services
-from orchestrator.http.api.datetimes import format_timestamp
+from orchestrator.core.datetimes import format_timestamp
 from orchestrator.management.base import ServerCommand
+from orchestrator.services import actions_runners, worker_state
 from orchestrator.services.actions_runners import DEFAULT_LABELS
 from runtime_jobs.errors import Invalid, LifecycleError
 from runtime_jobs.events import Actor
@@ -84,7 +84,7 @@ class Command(ServerCommand):
 
     def _register(self, options: dict[str, Any]) -> None:
         labels = [label for label in options["labels"].split(",") if label]
-        created = services.register_runner(
+        created = actions_runners.register_runner(
             name=options["name"],
             labels=labels,
             capacity=options["capacity"],
@@ -96,7 +96,7 @@ class Command(ServerCommand):
         self._print_token(*created, output=options["output"])
 
     def _rotate_token(self, options: dict[str, Any]) -> None:
-        created = services.rotate_registration_token(
+        created = actions_runners.rotate_registration_token(
             name=options["name"],
             overlap=options["overlap"],
             expires_in=options["expires_in"] or None,
@@ -150,12 +150,12 @@ class Command(ServerCommand):
         self.stdout.write(f"{options['name']}: active")
 
     def _revoke(self, options: dict[str, Any]) -> None:
-        ended = services.revoke_runner(name=options["name"], actor=OPERATOR, reason=options["reason"])
+        ended = actions_runners.revoke_runner(name=options["name"], actor=OPERATOR, reason=options["reason"])
         self.stdout.write(f"{options['name']}: revoked, {ended} leases ended")
 
     def _set_state(self, options: dict[str, Any], state: WorkerState) -> None:
-        services.set_worker_state(
-            worker_id=services.find_runner(options["name"]).worker.worker_id,
+        worker_state.set_worker_state(
+            worker_id=actions_runners.find_runner(options["name"]).worker.worker_id,
             state=state,
             actor=OPERATOR,
             reason=options["reason"],

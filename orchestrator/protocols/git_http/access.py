@@ -12,8 +12,8 @@ from django.db.models.functions import Lower
 from django.http import HttpRequest
 from rest_framework.exceptions import AuthenticationFailed, Throttled
 
+from orchestrator.core.principals import ClientPrincipal
 from orchestrator.http.auth.authentication import authenticate_bearer
-from orchestrator.http.auth.principals import ClientPrincipal
 from orchestrator.http.client_ip import rate_limit_key
 from orchestrator.job_tokens.verification import verify_checkout_token
 from orchestrator.protocols.git_http.wire import GitRefusal, not_found, unauthorized

@@ -18,12 +18,12 @@ from urllib.parse import parse_qs
 from django.conf import settings
 from django.core.handlers.asgi import ASGIRequest
 
+from orchestrator.core.db_scope import release_connection_after
 from orchestrator.http.asgi.body_limit import ClientDisconnected, Message, Receive, Send
 from orchestrator.http.asgi.client_identity import ClientIdentities
 from orchestrator.http.asgi.http_protocol import EXTENSION, ClientConnection
 from orchestrator.http.asgi.responses import PATH_PARAMS, ROUTE
 from orchestrator.http.asgi.thread_pools import OVERLOADS, ThreadPool
-from orchestrator.http.db_scope import release_connection_after
 from orchestrator.http.errors.problems import to_api_error
 from orchestrator.http.observability.access_log import CLIENT_CLOSED_REQUEST, METHODS, AccessLogEntry
 from orchestrator.http.observability.request_context import RequestContext, new_context

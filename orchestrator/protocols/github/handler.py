@@ -3,14 +3,13 @@
 from dataclasses import dataclass
 from datetime import datetime
 
+from orchestrator.core.unit_of_work import UnitOfWork, operation
 from orchestrator.protocols.github.deliveries import DeliveryFacts, first_delivery, save_delivery, save_duplicate
 from orchestrator.protocols.github.models import Outcome, WebhookDelivery
 from orchestrator.protocols.github.wire import GithubEvent, IgnoredEvent
-from orchestrator.services import Submission
 from orchestrator.services.admission import load_context
 from orchestrator.services.dependencies import EMPTY_SNAPSHOT
-from orchestrator.services.submission import admit_job, enqueue_job, new_job
-from orchestrator.services.unit_of_work import UnitOfWork, operation
+from orchestrator.services.submission import Submission, admit_job, enqueue_job, new_job
 from runtime_jobs import validators
 from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import Invalid, LifecycleError

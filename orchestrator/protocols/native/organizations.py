@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from orchestrator.http.auth.principals import ClientPrincipal
+from orchestrator.core.principals import ClientPrincipal
 from runtime_jobs.errors import NotFound
 from runtime_jobs.models import Organization
 

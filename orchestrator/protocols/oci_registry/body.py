@@ -11,9 +11,9 @@ from typing import Any, Final
 from django.conf import settings
 from django.http import HttpRequest
 
+from orchestrator.core.db_scope import release_connections
 from orchestrator.http.asgi.body_limit import too_large
 from orchestrator.http.asgi.upload_body import UPLOAD
-from orchestrator.http.db_scope import release_connections
 from orchestrator.http.errors.problems import ApiError
 from orchestrator.images.manifest_documents import MAX_MANIFEST_BYTES
 from orchestrator.images.storage import UploadPart

@@ -4,11 +4,11 @@ from typing import Final
 
 from django.core.exceptions import ImproperlyConfigured
 
-from orchestrator.counters import JWT_REJECTED, count
+from orchestrator.core.counters import JWT_REJECTED, count
+from orchestrator.core.sealing import derived_keys
 from orchestrator.http.errors.problems import ApiError
 from orchestrator.job_tokens.claims import KEY_LABEL, MAX_ID, InvalidJobToken, JobToken, TokenPurpose, verify
 from orchestrator.protocols.shithub.errors import not_found, unauthenticated
-from orchestrator.sealing import derived_keys
 from runtime_jobs.prepared_queries import fetch_all
 from workers.registry.models import WorkerState
 from workers.registry.tokens import registration_digest

@@ -6,7 +6,7 @@ from typing import Any
 from rest_framework import serializers
 
 from leases.scheduling.limits import ALL_TYPES
-from orchestrator.http.api.datetimes import INVALID_TIMESTAMP, parse_timestamp
+from orchestrator.core.datetimes import INVALID_TIMESTAMP, parse_timestamp
 from orchestrator.http.api.fields import SanitizedTextField, StrictSerializer
 from runtime_jobs.specs import JOB_TYPES
 

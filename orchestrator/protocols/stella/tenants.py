@@ -1,6 +1,6 @@
 """Resolves the tenants that requests name, and checks that the caller may see them."""
 
-from orchestrator.http.auth.principals import ClientPrincipal
+from orchestrator.core.principals import ClientPrincipal
 from runtime_jobs.errors import NotFound
 from runtime_jobs.models import Organization
 

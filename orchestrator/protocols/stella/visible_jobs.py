@@ -6,7 +6,7 @@ from uuid import UUID
 
 from django.db.models import Exists, OuterRef
 
-from orchestrator.http.auth.principals import ClientPrincipal
+from orchestrator.core.principals import ClientPrincipal
 from runtime_jobs.errors import NotFound
 from runtime_jobs.identifiers import public_id_of
 from runtime_jobs.models import Job

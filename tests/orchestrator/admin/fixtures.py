@@ -5,9 +5,12 @@ from datetime import datetime, timedelta
 
 from django.utils import timezone
 
-from orchestrator import services
-from orchestrator.models import ClockBeat
-from orchestrator.services import Claimed, Submission
+from orchestrator.core.clock_beat import ClockBeat
+from orchestrator.services import cancellation, expiry, heartbeat, job_end, worker_state
+from orchestrator.services import submission as service_submission
+from orchestrator.services.claiming import Claimed
+from orchestrator.services.submission import Submission
+from orchestrator.step_logs import job_log_writes
 from runtime_jobs.models import Job, Organization, Project
 from runtime_jobs.states import FailureReason
 from tests.factories import (
@@ -63,7 +66,7 @@ class Scene:
             source_address="198.51.100.7",
             depends_on=tuple(self.jobs[one].job_ulid for one in after),
         )
-        outcome = services.submit(
+        outcome = service_submission.submit(
             submission, policy=POLICY, default_pool="shared-linux", actor=ALICE, now=self.ago(minutes)
         )
         self.jobs[name] = outcome.job
@@ -79,10 +82,12 @@ class Scene:
     def execute(self, name: str, worker: str, minutes: float, log: str = LOG) -> str:
         """Claim and execute; returns the lease id."""
         lease, taker = self.claim(name, worker, minutes).lease.lease_ulid, self.workers[worker]
-        services.report(lease_ulid=lease, worker=taker, phase="checking_out", now=self.ago(minutes - 0.02))
-        services.report(lease_ulid=lease, worker=taker, phase="executing", now=self.ago(minutes - 0.1))
+        heartbeat.report(lease_ulid=lease, worker=taker, phase="checking_out", now=self.ago(minutes - 0.02))
+        heartbeat.report(lease_ulid=lease, worker=taker, phase="executing", now=self.ago(minutes - 0.1))
         if log:
-            services.append_log(lease_ulid=lease, worker=taker, seq=0, chunk=log.encode(), now=self.ago(minutes - 0.2))
+            job_log_writes.append_log(
+                lease_ulid=lease, worker=taker, seq=0, chunk=log.encode(), now=self.ago(minutes - 0.2)
+            )
         return lease
 
     def keep(self, name: str, worker: str, minutes: float) -> None:
@@ -90,14 +95,14 @@ class Scene:
         lease, taker = self.claims[name].lease.lease_ulid, self.workers[worker]
         for quarter in range(int(minutes * 4), -1, -1):
             progress = {"percent": 62, "message": "installing"}
-            services.renew(lease_ulid=lease, worker=taker, progress=progress, now=self.ago(max(quarter / 4, 0.1)))
+            heartbeat.renew(lease_ulid=lease, worker=taker, progress=progress, now=self.ago(max(quarter / 4, 0.1)))
 
     def upload(self, name: str, worker: str, minutes: float, lasted: float, run: str | None = None) -> None:
         lease, taker = self.execute(name, worker, minutes), self.workers[worker]
         end = minutes - lasted
-        services.renew(lease_ulid=lease, worker=taker, now=self.ago(minutes - min(1.0, lasted)))
-        services.report(lease_ulid=lease, worker=taker, phase="uploading", now=self.ago(end + 0.05))
-        services.complete(
+        heartbeat.renew(lease_ulid=lease, worker=taker, now=self.ago(minutes - min(1.0, lasted)))
+        heartbeat.report(lease_ulid=lease, worker=taker, phase="uploading", now=self.ago(end + 0.05))
+        job_end.complete(
             lease_ulid=lease,
             worker=taker,
             ingest_run_id=run or f"run_{self.jobs[name].job_ulid[4:]}",
@@ -108,7 +113,7 @@ class Scene:
 
     def fail(self, name: str, worker: str, minutes: float, reason: FailureReason, message: str, **rest: object) -> None:
         lease = self.execute(name, worker, minutes, **rest)
-        services.fail(
+        job_end.fail(
             lease_ulid=lease,
             worker=self.workers[worker],
             reason=reason,
@@ -159,14 +164,14 @@ def busy() -> Scene:
     _ended(scene, ours)
     _running(scene, ours)
     _waiting(scene, ours)
-    services.set_worker_state(
+    worker_state.set_worker_state(
         worker_id=scene.workers["attic-07"].worker_id,
         state=WorkerState.MAINTENANCE,
         actor=OPERATOR,
         note="New disk on Thursday",
         reason="smartctl complains",
     )
-    services.set_worker_state(
+    worker_state.set_worker_state(
         worker_id=scene.workers["build-03"].worker_id,
         state=WorkerState.DRAINING,
         actor=OPERATOR,
@@ -185,7 +190,7 @@ def _ended(scene: Scene, ours: dict[str, Project]) -> None:
         scene.upload(f"good-{number}", f"build-0{number % 2 + 1}", minutes, lasted=1.4)
     scene.submit("lost", ours["web"], 95, git_commit=COMMITS[1])
     scene.execute("lost", "build-02", 94.5)
-    services.expire(job_ulid=scene.jobs["lost"].job_ulid, now=scene.ago(92))
+    expiry.expire(job_ulid=scene.jobs["lost"].job_ulid, now=scene.ago(92))
     scene.jobs["lost-again"] = Job.objects.get(retry_of_job_ulid=scene.jobs["lost"].job_ulid)
     scene.upload("lost-again", "build-01", 91.5, lasted=1.9)
     scene.submit("typo", ours["api"], 62, command=("pnpn", "install"), git_commit=COMMITS[2])
@@ -201,7 +206,7 @@ def _ended(scene: Scene, ours: dict[str, Project]) -> None:
     for number in range(3):
         scene.submit(f"stranded-{number}", ours["models"], 27 - number)
     scene.submit("superseded", ours["web"], 21)
-    services.cancel(
+    cancellation.cancel(
         job_ulid=scene.jobs["superseded"].job_ulid,
         actor=OPERATOR,
         deadline_seconds=30,
@@ -210,7 +215,7 @@ def _ended(scene: Scene, ours: dict[str, Project]) -> None:
     )
     scene.submit("never", ours["api"], 12)
     scene.claim("never", "build-02", 11.5, acknowledge=True)
-    services.expire(job_ulid=scene.jobs["never"].job_ulid, now=scene.ago(10.9))
+    expiry.expire(job_ulid=scene.jobs["never"].job_ulid, now=scene.ago(10.9))
     scene.upload("never", "build-01", 10.8, lasted=1.1)
 
 
@@ -223,7 +228,7 @@ def _running(scene: Scene, ours: dict[str, Project]) -> None:
         scene.submit(name, ours[project], minutes + 0.3, git_commit=COMMITS[0])
         scene.execute(name, worker, minutes)
         scene.keep(name, worker, minutes - 0.3)
-    services.cancel(
+    cancellation.cancel(
         job_ulid=scene.jobs["stopping"].job_ulid,
         actor=OPERATOR,
         deadline_seconds=30,

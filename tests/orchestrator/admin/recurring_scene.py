@@ -2,15 +2,19 @@
 
 from datetime import timedelta
 
-from orchestrator import services
 from orchestrator.bulk_actions.execution import advance_bulk_action
+from orchestrator.bulk_actions.models import BulkAction, BulkTarget
+from orchestrator.bulk_actions.operations import abort_bulk_action, start_bulk_action
 from orchestrator.bulk_actions.targets import store_targets
-from orchestrator.models import BulkAction, BulkTarget, Schedule
+from orchestrator.schedules.models import Schedule
+from orchestrator.schedules.operations import change_schedule
+from orchestrator.services import cancellation
+from orchestrator.services.submission import submit
 from runtime_jobs.db_time import database_now
 from runtime_jobs.models import Job, Organization, Project
 from runtime_jobs.specs import configured_policy
 from tests.factories import ALICE, steps_spec, submission
-from tests.orchestrator.recurring.world import JOB, make_schedule, run_round
+from tests.orchestrator.schedules.world import JOB, make_schedule, run_round
 
 
 def recurring_morning() -> tuple[Schedule, BulkAction]:
@@ -27,11 +31,11 @@ def recurring_morning() -> tuple[Schedule, BulkAction]:
         run_round(at - timedelta(minutes=at.minute % 15) + timedelta(seconds=2))
         if minutes == 45:
             last = Job.objects.filter(correlation_id=schedule.schedule_ulid).latest("id")
-            services.cancel(job_ulid=last.job_ulid, actor=ALICE, deadline_seconds=0)
+            cancellation.cancel(job_ulid=last.job_ulid, actor=ALICE, deadline_seconds=0)
             Project.objects.filter(organization=sandtrace, slug="web").update(enabled=False)
     Project.objects.filter(organization=sandtrace, slug="web").update(enabled=True)
     paused = make_schedule(acme, name="nightly scan", cron="30 3 * * MON-FRI", job=JOB, now=now)
-    services.change_schedule(
+    change_schedule(
         schedule_ulid=paused.schedule_ulid, changes={"status": "paused"}, actor=ALICE, reason="the scanner is replaced"
     )
     return schedule, _bulk_actions(acme)
@@ -41,14 +45,14 @@ def _bulk_actions(organization: Organization) -> BulkAction:
     project = organization.projects.first()
     assert project is not None
     for _ in range(70):
-        services.submit(
+        submit(
             submission(project, steps_spec(name="branch")),
             policy=configured_policy("steps"),
             default_pool="shared-linux",
             actor=ALICE,
         )
     rows = [
-        services.start_bulk_action(
+        start_bulk_action(
             organization=organization, action="cancel", filters={"job_type": "steps", "status": "queued"},
             store_targets=store_targets, actor=ALICE, reason="the branch was reverted",
         )[0]
@@ -56,5 +60,5 @@ def _bulk_actions(organization: Organization) -> BulkAction:
     ]  # fmt: skip
     BulkTarget.objects.filter(pk=rows[0].targets.order_by("id")[0].pk).update(subject_ulid="rtj_" + "0" * 26)
     advance_bulk_action()
-    services.abort_bulk_action(bulk_action_ulid=rows[1].bulk_action_ulid, actor=ALICE, reason="requested twice")
+    abort_bulk_action(bulk_action_ulid=rows[1].bulk_action_ulid, actor=ALICE, reason="requested twice")
     return rows[0]

@@ -1,10 +1,12 @@
 """Replays with each verdict, and one that has not ended, made by the operations."""
 
-from orchestrator import services
-from orchestrator.maintenance.replays import compare_ended_replays
-from orchestrator.maintenance.rows import RowRunner
-from orchestrator.models import Replay
-from orchestrator.services import ReplayRequest
+from orchestrator.core.row_batches import RowRunner
+from orchestrator.evidence import replays
+from orchestrator.evidence.replay_models import Replay
+from orchestrator.evidence.replay_tasks import compare_ended_replays
+from orchestrator.evidence.replays import ReplayRequest
+from orchestrator.services import job_end
+from orchestrator.step_logs import job_log_writes
 from runtime_jobs.events import Actor
 from runtime_jobs.models import Job
 from tests.factories import OPERATOR, OrganizationFactory, PoolFactory, ProjectFactory, WorkerFactory, claimed
@@ -27,7 +29,7 @@ def replays_of_an_audit() -> dict[str, Replay]:
         job = _execute(worker, REPORT)
         actor = OPERATOR if name == "diverged" else AUDITOR
         sealed = name != "unverifiable"
-        again = services.replay(ReplayRequest(job.job_ulid, "audit of the third quarter", actor, is_sealed=sealed)).job
+        again = replays.replay(ReplayRequest(job.job_ulid, "audit of the third quarter", actor, is_sealed=sealed)).job
         if name != "pending":
             _execute(worker, REPORT | ({"sha256": "1f0d6b2b" * 8} if name == "diverged" else {}), findings=4)
         compare_ended_replays(RowRunner())
@@ -37,6 +39,6 @@ def replays_of_an_audit() -> dict[str, Replay]:
 
 def _execute(worker: Worker, artifact: dict, findings: int = 3) -> Job:
     lease = claimed(worker, job_types=("steps",)).lease.lease_ulid
-    services.append_log(lease_ulid=lease, worker=worker, seq=0, chunk=LOG % findings)
+    job_log_writes.append_log(lease_ulid=lease, worker=worker, seq=0, chunk=LOG % findings)
     result = {"files": [artifact], "steps": [{"index": 0, "exit_code": 0}], "environment": {"engine": "bubblewrap"}}
-    return services.complete(lease_ulid=lease, worker=worker, exit_code=0, result=result)
+    return job_end.complete(lease_ulid=lease, worker=worker, exit_code=0, result=result)

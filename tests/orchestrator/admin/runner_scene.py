@@ -6,12 +6,14 @@ from typing import Any
 
 from django.utils import timezone
 
-from orchestrator import services
-from orchestrator.models import ClockBeat, Report
+from orchestrator.core.clock_beat import ClockBeat
 from orchestrator.results import names
+from orchestrator.results.models import Report
 from orchestrator.results.outputs import encode_output
 from orchestrator.results.processing import process, store_output
+from orchestrator.services import claiming, expiry, heartbeat, job_end
 from orchestrator.services.runner_channels import report_channels
+from orchestrator.services.submission import submit
 from runtime_jobs.models import Job
 from runtime_jobs.specs import OCI, OciSpec, configured_policy
 from tests.factories import (
@@ -71,7 +73,7 @@ def runner_afternoon() -> RunnerScene:
     scene = RunnerScene(runners, specs, {}, {})
     began = now - timedelta(minutes=50)
     first = _executed(scene, "processed", project, runners["rack-7"], specs["intel-v1"], began)
-    done = services.complete(
+    done = job_end.complete(
         lease_ulid=first.lease_ulid,
         worker=runners["rack-7"],
         exit_code=0,
@@ -80,7 +82,7 @@ def runner_afternoon() -> RunnerScene:
     )
     process(done)
     _executed(scene, "lost", project, runners["rack-8"], specs["intel-v1"], now - timedelta(minutes=9))
-    services.expire(job_ulid=scene.jobs["lost"].job_ulid, now=now - timedelta(minutes=4))
+    expiry.expire(job_ulid=scene.jobs["lost"].job_ulid, now=now - timedelta(minutes=4))
     _executed(scene, "executing", project, runners["rack-7"], specs["intel-v1-vm"], now - timedelta(seconds=65))
     _executed(scene, "silent", project, runners["rack-8"], specs["intel-v1"], now - timedelta(seconds=41))
     _submitted(scene, "waiting", project, specs["graviton"], now - timedelta(minutes=3))
@@ -96,7 +98,7 @@ def _submitted(scene: RunnerScene, name: str, project: Any, spec: HardwareSpec, 
         cmd=("cargo", "bench", "--", "--output-format", "bencher"), env={"RUST_LOG": "info"}, iterations=3,
         file_paths=("/results/bench.json",),
     )  # fmt: skip
-    job = services.submit(
+    job = submit(
         submission(project, wanted), policy=configured_policy(OCI), default_pool="shared-linux", actor=ALICE, now=at
     ).job
     scene.jobs[name] = job
@@ -120,9 +122,9 @@ def _executed(scene: RunnerScene, name: str, project: Any, runner: Worker, spec:
     """A job that the runner executes since then. Returns its lease."""
     _submitted(scene, name, project, spec, at - timedelta(seconds=2))
     offered = offer(runner, job_types=(OCI,), offers=frozenset({spec.label}), isolation=spec.least_isolation)
-    claim = services.claim(worker=runner, offer=offered, now=at)
+    claim = claiming.claim(worker=runner, offer=offered, now=at)
     assert claim is not None
-    services.report(lease_ulid=claim.lease.lease_ulid, worker=runner, phase="executing", now=at)
+    heartbeat.report(lease_ulid=claim.lease.lease_ulid, worker=runner, phase="executing", now=at)
     for seconds in {"processed": range(60, 430, 60), "executing": range(61, 65)}.get(name, ()):
-        services.renew(lease_ulid=claim.lease.lease_ulid, worker=runner, now=at + timedelta(seconds=seconds))
+        heartbeat.renew(lease_ulid=claim.lease.lease_ulid, worker=runner, now=at + timedelta(seconds=seconds))
     return claim.lease

@@ -5,8 +5,8 @@ import re
 import pytest
 from django.contrib.auth.models import Permission
 
-from orchestrator import services
 from orchestrator.admin.jobs.batches import COLOURS
+from orchestrator.services import job_end
 from orchestrator.services.batches import OPTIONAL, state_of
 from runtime_jobs.batch_state import BatchState
 from runtime_jobs.models import Batch
@@ -50,7 +50,7 @@ def test_the_state_of_a_batch_is_a_word_on_its_page_too(admin_client):
     batch = submitted(None, steps_spec()).batch
     worker = WorkerFactory()
     lease = claimed(worker, job_types=("steps",)).lease.lease_ulid
-    services.fail(lease_ulid=lease, worker=worker, reason=FailureReason.COMMAND_FAILED, exit_code=2)
+    job_end.fail(lease_ulid=lease, worker=worker, reason=FailureReason.COMMAND_FAILED, exit_code=2)
     page = text(admin_client.get(f"{LIST}{batch.batch_ulid}/change/"))
     assert "BatchState" not in page
     assert re.search(r'"readonly[^>]*>\s*failed\s*<', page), "the state"
@@ -85,7 +85,7 @@ def test_what_has_ended_has_no_cancel(admin_client):
     batch = submitted(None, steps_spec()).batch
     worker = WorkerFactory()
     assert "/cancel/" in text(admin_client.get(f"{LIST}{batch.batch_ulid}/change/"))
-    services.complete(lease_ulid=claimed(worker, job_types=("steps",)).lease.lease_ulid, worker=worker)
+    job_end.complete(lease_ulid=claimed(worker, job_types=("steps",)).lease.lease_ulid, worker=worker)
     assert "/cancel/" not in text(admin_client.get(f"{LIST}{batch.batch_ulid}/change/"))
     admin_client.post(f"{LIST}{batch.batch_ulid}/cancel/", {"reason": "late"})
     assert state_of(batch) == "succeeded"

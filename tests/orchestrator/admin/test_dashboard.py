@@ -9,11 +9,13 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from leases.models import Lease
-from orchestrator import services
 from orchestrator.admin.dashboard import queries
 from orchestrator.admin.dashboard.alerts import current_alerts, read_state
 from orchestrator.admin.dashboard.tiles import tiles
-from orchestrator.models import ClockBeat, DispatchPosition, HousekeepingTask, Webhook
+from orchestrator.core.clock_beat import ClockBeat
+from orchestrator.housekeeping.models import HousekeepingTask
+from orchestrator.services import cancellation, expiry, heartbeat, job_end, worker_state
+from orchestrator.webhooks.models import DispatchPosition, Webhook
 from runtime_jobs.models import Job
 from runtime_jobs.states import FailureReason
 from tests.factories import (
@@ -71,7 +73,7 @@ def test_there_are_no_alerts_while_all_is_well(olga, well, now):
 def test_the_dashboard_uses_the_terms_that_operators_know(olga, well, now):
     """Older pages had the heading `3 things need a look`, a tile `Clock alive`, `silent` workers and a column `Why`."""
     submitted()
-    services.fail(lease_ulid=claimed(well).lease.lease_ulid, worker=well, reason=FailureReason.WORKER_ERROR)
+    job_end.fail(lease_ulid=claimed(well).lease.lease_ulid, worker=well, reason=FailureReason.WORKER_ERROR)
     seen_at(well, now - timedelta(minutes=2))
     ClockBeat.objects.update(beat_at=now + timedelta(hours=1))
     page = olga.get(DASHBOARD).content.decode()
@@ -85,7 +87,7 @@ def test_the_dashboard_uses_the_terms_that_operators_know(olga, well, now):
 def test_queued_and_running_jobs_are_no_alerts(well, now):
     submitted()
     taken = claimed(well)
-    services.report(lease_ulid=taken.lease.lease_ulid, worker=well, phase="executing")
+    heartbeat.report(lease_ulid=taken.lease.lease_ulid, worker=well, phase="executing")
     submitted()
     assert alerts(now) == []
 
@@ -102,7 +104,7 @@ def test_an_active_worker_is_offline_after_a_minute(well, now):
     assert alerts(now) == []
     seen_at(well, now - timedelta(seconds=60))
     assert alerts(now) == [("warning", "1 worker offline: no heartbeat for more than a minute.")]
-    services.set_worker_state(worker_id=well.worker_id, state="maintenance", actor=OPERATOR)
+    worker_state.set_worker_state(worker_id=well.worker_id, state="maintenance", actor=OPERATOR)
     assert alerts(now) == []
 
 
@@ -125,7 +127,7 @@ def test_a_worker_that_never_connected_is_neither_an_alert_nor_capacity(olga, db
 def test_free_slots_are_those_that_no_lease_occupies(well, now):
     Worker.objects.filter(pk=well.pk).update(capacity=3)
     drained = seen_at(WorkerFactory(capacity=5), now)
-    services.set_worker_state(worker_id=drained.worker_id, state="draining", actor=OPERATOR)
+    worker_state.set_worker_state(worker_id=drained.worker_id, state="draining", actor=OPERATOR)
     submitted()
     claimed(well)
     shown = {tile.label: (tile.value, tile.note) for tile in tiles(read_state(now))}
@@ -171,14 +173,14 @@ def test_an_overdue_lease_is_an_alert(well, now):
 def test_an_overdue_cancel_is_an_alert(well, now):
     submitted()
     job = claimed(well).job
-    services.cancel(job_ulid=job.job_ulid, actor=OPERATOR, deadline_seconds=5, now=now - timedelta(seconds=20))
+    cancellation.cancel(job_ulid=job.job_ulid, actor=OPERATOR, deadline_seconds=5, now=now - timedelta(seconds=20))
     assert alerts(now) == [("danger", "1 overdue cancel: not stopped by the worker in time.")]
 
 
 def test_an_unacknowledged_lease_is_an_alert_for_a_day(well, now):
     submitted()
     job = claimed(well, acknowledge=True).job
-    services.expire(job_ulid=job.job_ulid, now=now + timedelta(seconds=31))
+    expiry.expire(job_ulid=job.job_ulid, now=now + timedelta(seconds=31))
     assert alerts(now) == [("warning", "1 lease not acknowledged by the worker in the last 24 hours.")]
     late = now + timedelta(hours=24, minutes=1)
     ClockBeat.objects.update(beat_at=late)
@@ -194,7 +196,7 @@ def test_an_unacknowledged_lease_is_an_alert_for_a_day(well, now):
 def test_only_platform_errors_are_alerts(reason, is_platform_error, olga, well, now):
     submitted()
     taken = claimed(well)
-    services.fail(lease_ulid=taken.lease.lease_ulid, worker=well, reason=reason)
+    job_end.fail(lease_ulid=taken.lease.lease_ulid, worker=well, reason=reason)
     words = reason.replace("_", " ")
     found = alerts(timezone.now())
     opened = [("warning", f"1 open incident: A runtime job of {taken.job.org_slug}/web failed: {reason}.")]

@@ -4,8 +4,8 @@ from datetime import timedelta
 
 import pytest
 
-from orchestrator import services
-from orchestrator.models import Delivery, NotificationRule, Webhook
+from orchestrator.incidents import incident_mode
+from orchestrator.webhooks.models import Delivery, NotificationRule, Webhook
 from runtime_jobs.db_time import database_now
 from runtime_jobs.models import OperatorEvent
 from tests.factories import ALICE, OrganizationFactory
@@ -110,7 +110,7 @@ def test_the_page_of_rules_says_that_incident_mode_gathers_nothing(olga, webhook
     text = "Not gathered: incident mode"
     assert text not in olga.get(address(NotificationRule, "changelist")).content.decode()
     until = database_now() + timedelta(hours=1)
-    services.begin_incident_mode(org_slug="acme", reason="a leak", until=until, actor=ALICE)
+    incident_mode.begin_incident_mode(org_slug="acme", reason="a leak", until=until, actor=ALICE)
     assert text in olga.get(address(NotificationRule, "changelist")).content.decode()
     rule = NotificationRule.objects.get()
     assert text in olga.get(address(NotificationRule, "change", rule.pk)).content.decode()

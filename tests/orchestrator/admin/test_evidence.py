@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from orchestrator import services
+from orchestrator.evidence import exports
 from orchestrator.evidence.models import AuditBundle, SigningKey
 from orchestrator.evidence.signing_keys import create_signing_key
 from runtime_jobs.models import OperatorEvent
@@ -25,7 +25,7 @@ def key(folder):
 
 
 def record(job_ulid: str, key_id: str) -> AuditBundle:
-    return services.record_audit_bundle(
+    return exports.record_audit_bundle(
         org_slug="acme",
         job_ulid=job_ulid,
         since=datetime(2026, 1, 1, tzinfo=UTC),

@@ -8,9 +8,12 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from orchestrator import services
 from orchestrator.admin.dashboard.alerts import current_alerts, read_state
-from orchestrator.models import Incident, IncidentMode, QuotaOverview, Webhook
+from orchestrator.admin.limits.models import QuotaOverview
+from orchestrator.incidents.models import Incident, IncidentMode
+from orchestrator.incidents.operations import acknowledge_incident
+from orchestrator.services import job_end, quotas
+from orchestrator.webhooks.models import Webhook
 from runtime_jobs.models import Organization, Plan
 from runtime_jobs.states import FailureReason
 from tests.factories import ALICE, OPERATOR, OrganizationFactory, ProjectFactory, WorkerFactory, claimed, submitted
@@ -41,7 +44,7 @@ def button(row, name: str, model: type | None = None) -> str:
 class TestQuotas:
     def test_the_list_has_the_use_of_each_limit(self, olga, organization):
         changes = {"max_active": 5, "per_hour": 60, "burst": 1, "emergency_max_active": 2}
-        services.set_quota(org_slug="sandtrace", changes=changes, actor=OPERATOR)
+        quotas.set_quota(org_slug="sandtrace", changes=changes, actor=OPERATOR)
         for _ in range(2):
             submitted(organization.projects.get())
         claimed()
@@ -56,7 +59,7 @@ class TestQuotas:
         assert re.search(r"in \d+ (s|min)", page), "the next start"
 
     def test_the_page_has_each_job_type(self, olga, organization):
-        services.set_quota(org_slug="sandtrace", job_type="runtime", changes={"max_active": 3}, actor=ALICE)
+        quotas.set_quota(org_slug="sandtrace", job_type="runtime", changes={"max_active": 3}, actor=ALICE)
         page = text_of(olga.get(address(QuotaOverview, "change", organization.pk)))
         for expected in ("All types", "runtime", "0 of 3", "refused", "Set limits"):
             assert expected in page, expected
@@ -84,7 +87,7 @@ class TestIncidents:
     def incident(self, organization) -> Incident:
         submitted(organization.projects.get())
         taken = claimed(worker := WorkerFactory())
-        services.fail(lease_ulid=taken.lease.lease_ulid, worker=worker, reason=FailureReason.WORKER_ERROR)
+        job_end.fail(lease_ulid=taken.lease.lease_ulid, worker=worker, reason=FailureReason.WORKER_ERROR)
         return Incident.objects.get()
 
     def test_it_is_acknowledged_and_resolved(self, olga, incident):
@@ -103,7 +106,7 @@ class TestIncidents:
 
         assert [shown(query) for query in ("state=open", "state=new", "state=resolved")] == [1, 1, 0]
         assert [shown(query) for query in ("kind=job", "kind=breaker")] == [1, 0]
-        services.acknowledge_incident(incident_ulid=incident.incident_ulid, actor=OPERATOR)
+        acknowledge_incident(incident_ulid=incident.incident_ulid, actor=OPERATOR)
         assert [shown(query) for query in ("state=open", "state=new")] == [1, 0]
 
     def test_it_takes_the_permission(self, incident):

@@ -4,8 +4,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from orchestrator import services
-from orchestrator.models import HousekeepingTask
+from orchestrator.housekeeping.models import HousekeepingTask
+from orchestrator.repositories.operations import add_repository
 from orchestrator.repositories.tasks import MIRROR
 from runtime_jobs.models import OperatorEvent, Repository
 from tests.factories import OPERATOR, ProjectFactory
@@ -25,7 +25,7 @@ def task(db):
 
 @pytest.fixture
 def repository(db):
-    return services.add_repository(
+    return add_repository(
         project=ProjectFactory(),
         full_name="acme/web",
         origin="https://github.com/acme/web",

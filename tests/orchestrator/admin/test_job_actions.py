@@ -6,8 +6,8 @@ from django.contrib.messages import get_messages
 from django.db import OperationalError
 from django.test import Client
 
-from orchestrator import services
 from orchestrator.admin.jobs import actions
+from orchestrator.services import job_end
 from runtime_jobs.models import Job, JobEvent
 from runtime_jobs.states import FailureReason
 from tests.factories import WorkerFactory, claimed, submitted, submitted_steps
@@ -35,14 +35,14 @@ def messages_of(answer) -> list[str]:
 def failed(worker) -> Job:
     submitted()
     taken = claimed(worker)
-    return services.fail(lease_ulid=taken.lease.lease_ulid, worker=worker, reason=FailureReason.WORKER_ERROR)
+    return job_end.fail(lease_ulid=taken.lease.lease_ulid, worker=worker, reason=FailureReason.WORKER_ERROR)
 
 
 def uploaded(worker) -> Job:
     submitted()
     taken = claimed(worker)
     run = f"run_{taken.job.job_ulid}"
-    return services.complete(lease_ulid=taken.lease.lease_ulid, worker=worker, ingest_run_id=run)
+    return job_end.complete(lease_ulid=taken.lease.lease_ulid, worker=worker, ingest_run_id=run)
 
 
 def test_a_waiting_job_is_canceled_with_the_operators_name_and_reason(operator, worker):
@@ -80,7 +80,7 @@ def test_a_failed_job_is_queued_again(operator, worker):
 def test_a_run_that_was_kept_is_sent_again(operator, worker):
     submitted()
     taken = claimed(worker)
-    job = services.fail(
+    job = job_end.fail(
         lease_ulid=taken.lease.lease_ulid, worker=worker, reason=FailureReason.UPLOAD_FAILED, unsent_run={"x": 1}
     )
     assert f"/{job.job_ulid}/reupload/" in operator.get(f"{LIST}{job.job_ulid}/change/").content.decode()

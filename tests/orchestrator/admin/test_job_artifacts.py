@@ -2,9 +2,9 @@
 
 import pytest
 
-from orchestrator import services
 from orchestrator.admin.jobs.artifacts import is_safe_link
-from orchestrator.services import ArtifactRef
+from orchestrator.services import claiming, job_end
+from orchestrator.services.job_end import ArtifactRef
 from runtime_jobs.models import FailureExplanation, Organization
 from runtime_jobs.states import FailureReason
 from tests.api_client import Caller
@@ -34,8 +34,8 @@ def test_nothing_else_may(uri):
 def failed(job_type=submitted_steps, **kwargs):
     worker = WorkerFactory()
     job = job_type(**kwargs)
-    lease = services.claim(worker=worker, offer=offer(worker, job_types=(job.job_type,))).lease
-    services.fail(
+    lease = claiming.claim(worker=worker, offer=offer(worker, job_types=(job.job_type,))).lease
+    job_end.fail(
         lease_ulid=lease.lease_ulid,
         worker=worker,
         reason=FailureReason.COMMAND_FAILED,
@@ -84,5 +84,5 @@ def test_the_native_api_shows_both(organization):
 def test_only_a_command_that_failed_is_explained(db, reason):
     submitted()
     taken = claimed()
-    services.fail(lease_ulid=taken.lease.lease_ulid, worker=taken.lease.worker, reason=reason)
+    job_end.fail(lease_ulid=taken.lease.lease_ulid, worker=taken.lease.worker, reason=reason)
     assert not FailureExplanation.objects.exists()

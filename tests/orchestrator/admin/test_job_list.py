@@ -6,11 +6,11 @@ import pytest
 from django.db import OperationalError, connection
 from django.test.utils import CaptureQueriesContext
 
-from orchestrator import services
 from orchestrator.admin.jobs import search
 from orchestrator.admin.labels import job_badge, queue_label, wait_label
 from orchestrator.selectors.pending_reasons.reason import ReasonCode, WaitReason
 from orchestrator.selectors.pending_reasons.service import MAX_POSITION
+from orchestrator.services import job_end
 from runtime_jobs.models import Job
 from tests.factories import ProjectFactory, WorkerFactory, claimed, submitted, submitted_steps
 from tests.orchestrator.admin.fixtures import COMMITS
@@ -190,7 +190,7 @@ def test_a_command_that_exited_with_an_error_is_not_green(olga, db):
     for exit_code in (7, 0):
         submitted()
         lease = claimed(worker).lease.lease_ulid
-        jobs[exit_code] = services.complete(
+        jobs[exit_code] = job_end.complete(
             lease_ulid=lease, worker=worker, ingest_run_id=f"run_{exit_code}", exit_code=exit_code
         )
     assert {job_badge(job).text for job in jobs.values()} == {"succeeded · exit 7", "succeeded"}
@@ -212,7 +212,7 @@ def test_both_kinds_of_success_have_one_name(olga, db):
     worker = WorkerFactory()
     for job, run in ((submitted(), "run_1"), (submitted_steps(), None)):
         lease = claimed(worker, job_types=(job.job_type,)).lease.lease_ulid
-        services.complete(lease_ulid=lease, worker=worker, ingest_run_id=run, exit_code=0)
+        job_end.complete(lease_ulid=lease, worker=worker, ingest_run_id=run, exit_code=0)
     assert set(Job.objects.values_list("status", flat=True)) == {"uploaded", "succeeded"}
     answer = olga.get(f"{LIST}?status=succeeded")
     assert len(answer.context["cl"].result_list) == 2

@@ -6,7 +6,6 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from orchestrator import services
 from orchestrator.admin import formatting
 from orchestrator.admin.formatting import format_duration
 from orchestrator.admin.jobs import dependencies
@@ -23,7 +22,9 @@ from orchestrator.admin.labels import (
     WAIT_LABELS,
 )
 from orchestrator.selectors.pending_reasons.reason import ReasonCode
-from orchestrator.services.step_log_rows import store_and_count
+from orchestrator.services import cancellation, heartbeat, job_end, retries
+from orchestrator.step_logs import job_log_writes
+from orchestrator.step_logs.rows import store_and_count
 from runtime_jobs.identifiers import fingerprint
 from runtime_jobs.models import Job, JobEvent, StepLog
 from runtime_jobs.states import CancelReason, FailureReason, JobState
@@ -68,7 +69,7 @@ def test_every_event_that_the_verbs_write_has_words(scene):
 def test_a_failure_is_named_in_words_with_the_workers_own(reason, olga, worker):
     submitted()
     taken = claimed(worker)
-    services.fail(lease_ulid=taken.lease.lease_ulid, worker=worker, reason=reason, message="in its own words")
+    job_end.fail(lease_ulid=taken.lease.lease_ulid, worker=worker, reason=reason, message="in its own words")
     summary = summary_of(olga, taken.job)
     assert (summary.headline, summary.message) == (FAILURES[reason].summary, "in its own words")
     assert FAILURES[reason].advice in summary.sentences
@@ -95,7 +96,7 @@ def test_a_waiting_job_that_was_leased_before_is_redelivered(olga, worker):
     job = submitted()
     assert not [sentence for sentence in summary_of(olga, job).sentences if "Redelivered" in sentence]
     for sentence in ("Redelivered: leased 1 time before.", "Redelivered: leased 2 times before."):
-        services.release(lease_ulid=claimed(worker).lease.lease_ulid, worker=worker)
+        heartbeat.release(lease_ulid=claimed(worker).lease.lease_ulid, worker=worker)
         assert sentence in summary_of(olga, job).sentences
     assert sentence in page_of(olga, job).content.decode()
 
@@ -103,7 +104,7 @@ def test_a_waiting_job_that_was_leased_before_is_redelivered(olga, worker):
 def test_a_running_job_says_where_and_how_long_and_how_far(olga, worker):
     submitted()
     taken = claimed(worker)
-    services.renew(
+    heartbeat.renew(
         lease_ulid=taken.lease.lease_ulid,
         worker=worker,
         phase="executing",
@@ -113,14 +114,14 @@ def test_a_running_job_says_where_and_how_long_and_how_far(olga, worker):
     assert summary.headline == "Executing the command on build-01"
     assert "The lease expires in 1 min" in summary.sentences[0] or "The lease expires in 2 min" in summary.sentences[0]
     assert (summary.percent, summary.message) == (100, "half")
-    services.cancel(job_ulid=taken.job.job_ulid, actor=OPERATOR, deadline_seconds=30, message="stop it")
+    cancellation.cancel(job_ulid=taken.job.job_ulid, actor=OPERATOR, deadline_seconds=30, message="stop it")
     assert "Cancel requested by operator olga (stop it)" in summary_of(olga, taken.job).sentences[1]
 
 
 def test_a_lost_job_says_why_and_how_long_a_late_result_counts(olga, worker):
     submitted_steps(policy=LATE_POLICY)
     taken = claimed(worker, job_types=("steps",))
-    services.fail(
+    job_end.fail(
         lease_ulid=taken.lease.lease_ulid, worker=worker, reason=FailureReason.WORKER_ERROR, message="in its own words"
     )
     summary = summary_of(olga, taken.job)
@@ -134,8 +135,8 @@ def test_a_lost_job_says_why_and_how_long_a_late_result_counts(olga, worker):
 def test_a_job_whose_result_is_read_can_only_be_waited_for(olga, worker):
     submitted_steps(policy=LATE_POLICY)
     taken = claimed(worker, job_types=("steps",))
-    services.report(lease_ulid=taken.lease.lease_ulid, worker=worker, phase="executing")
-    services.complete(lease_ulid=taken.lease.lease_ulid, worker=worker, exit_code=0)
+    heartbeat.report(lease_ulid=taken.lease.lease_ulid, worker=worker, phase="executing")
+    job_end.complete(lease_ulid=taken.lease.lease_ulid, worker=worker, exit_code=0)
     assert summary_of(olga, taken.job).headline == "Reading the result"
     assert available_actions(Job.objects.get(pk=taken.job.pk)) == set()
 
@@ -151,7 +152,7 @@ def test_a_count_of_one_has_a_singular(olga, worker):
     submitted()
     taken = claimed(worker)
     counts = {"processes": 1, "files_accessed": 2, "suspicious_activity": 1, "other_things": 3}
-    services.complete(
+    job_end.complete(
         lease_ulid=taken.lease.lease_ulid, worker=worker, ingest_run_id="run_1", exit_code=0, result={"counts": counts}
     )
     shown = summary_of(olga, taken.job).counts
@@ -198,8 +199,8 @@ def test_of_many_that_wait_the_first_are_shown(olga, worker, monkeypatch):
 def test_the_newest_attempt_of_a_dependency_is_the_one_that_counts(olga, worker):
     project = ProjectFactory()
     first = submitted(project)
-    services.cancel(job_ulid=first.job_ulid, actor=OPERATOR, deadline_seconds=30)
-    again = services.retry(job_ulid=first.job_ulid, actor=OPERATOR, reason="again").job
+    cancellation.cancel(job_ulid=first.job_ulid, actor=OPERATOR, deadline_seconds=30)
+    again = retries.retry(job_ulid=first.job_ulid, actor=OPERATOR, reason="again").job
     waiting = submitted(project, depends_on=(first,))
     (shown,) = page_of(olga, waiting).context["page"].dependencies.depends_on
     assert (shown.job_ulid, shown.attempt) == (again.job_ulid, 2)
@@ -235,8 +236,10 @@ def test_a_lease_id_in_a_workers_own_words_is_left_out(olga, worker):
     submitted()
     taken = claimed(worker)
     lease = taken.lease.lease_ulid
-    services.append_log(lease_ulid=lease, worker=worker, seq=0, chunk=f"POST /v1/runtime/leases/{lease}/logs".encode())
-    services.fail(
+    job_log_writes.append_log(
+        lease_ulid=lease, worker=worker, seq=0, chunk=f"POST /v1/runtime/leases/{lease}/logs".encode()
+    )
+    job_end.fail(
         lease_ulid=lease,
         worker=worker,
         reason=FailureReason.WORKER_ERROR,
@@ -252,7 +255,7 @@ def test_a_lease_id_in_a_workers_own_words_is_left_out(olga, worker):
 def test_the_raw_log_of_every_job_type_can_be_opened(olga, worker, submit):
     job = submit()
     lease = claimed(worker, job_types=(job.job_type,)).lease
-    services.append_log(lease_ulid=lease.lease_ulid, worker=worker, seq=0, chunk=b"\x1b[1mprinted")
+    job_log_writes.append_log(lease_ulid=lease.lease_ulid, worker=worker, seq=0, chunk=b"\x1b[1mprinted")
     [link] = re.findall(r'href="([^"]*)">Raw log</a>', page_of(olga, job).content.decode())
     answer = olga.get(link)
     assert answer.status_code == 200, link
@@ -271,9 +274,9 @@ def test_a_page_costs_the_same_however_long_the_story(olga, worker):
     taken = claimed(worker)
     few = queries_of(olga, taken.job)
     for seq in range(30):
-        services.append_log(lease_ulid=taken.lease.lease_ulid, worker=worker, seq=seq, chunk=b"line\n")
+        job_log_writes.append_log(lease_ulid=taken.lease.lease_ulid, worker=worker, seq=seq, chunk=b"line\n")
     for phase in ("checking_out", "executing"):
-        services.report(lease_ulid=taken.lease.lease_ulid, worker=worker, phase=phase)
+        heartbeat.report(lease_ulid=taken.lease.lease_ulid, worker=worker, phase=phase)
     assert few <= QUERIES
     assert queries_of(olga, taken.job) <= few + 1  # the chunks, now that there are some
 
@@ -322,13 +325,13 @@ def test_a_follower_gets_what_came_since_and_hears_the_end(olga, worker):
         return olga.get(log, {"after": cursor}).json()
 
     assert more("") == {"text": "", "cursor": "", "truncated": False, "ended": False}
-    services.append_log(lease_ulid=lease, worker=worker, seq=0, chunk=b"one\n")
-    services.append_log(lease_ulid=lease, worker=worker, seq=1, chunk=b"two\n")
+    job_log_writes.append_log(lease_ulid=lease, worker=worker, seq=0, chunk=b"one\n")
+    job_log_writes.append_log(lease_ulid=lease, worker=worker, seq=1, chunk=b"two\n")
     assert more("") == {"text": "one\ntwo\n", "cursor": "0.8", "truncated": False, "ended": False}
     assert more("0.4") == {"text": "two\n", "cursor": "0.8", "truncated": False, "ended": False}
     assert more("0.8")["text"] == ""
-    services.append_log(lease_ulid=lease, worker=worker, seq=0, step=1, chunk=b"step\n")
-    services.complete(lease_ulid=lease, worker=worker, ingest_run_id="run_1")
+    job_log_writes.append_log(lease_ulid=lease, worker=worker, seq=0, step=1, chunk=b"step\n")
+    job_end.complete(lease_ulid=lease, worker=worker, ingest_run_id="run_1")
     assert more("0.8") == {"text": "step\n", "cursor": "0.8-1.5", "truncated": False, "ended": False}
     assert more("0.8-1.5") == {"text": "", "cursor": "0.8-1.5", "truncated": False, "ended": True}
     assert more("'; --")["text"] == "one\ntwo\nstep\n"

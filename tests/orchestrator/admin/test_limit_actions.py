@@ -8,11 +8,13 @@ from django.utils import timezone
 
 from leases.models import Breaker, Limit, LimitKind, LimitScope
 from leases.scheduling.limits import LimitTarget
-from orchestrator import services
 from orchestrator.admin.dashboard.alerts import current_alerts, read_state
 from orchestrator.admin.labels import EVENTS
-from orchestrator.models import ClockBeat, Incident
+from orchestrator.core.clock_beat import ClockBeat
+from orchestrator.incidents import breakers
+from orchestrator.incidents.models import Incident
 from orchestrator.protocols.native.jobs.serializers import EVENT_TYPES
+from orchestrator.services import claiming, job_end, limits
 from runtime_jobs.db_time import database_now
 from runtime_jobs.events import Actor
 from runtime_jobs.models import Job, JobEvent, OperatorEvent, Organization, Plan, Project
@@ -82,11 +84,11 @@ class TestHolding:
         answer = olga.post(button(row, "pause"), {"until": until, **WHY}, follow=True)
         assert f"paused by operator olga until {until.replace('T', ' ')} UTC (in 1 h" in text_of(answer)
         assert subject.limit(LimitKind.PAUSE).note == "new disks"
-        assert services.claim(worker=worker, offer=offer(worker)) is None
+        assert claiming.claim(worker=worker, offer=offer(worker)) is None
         assert button(row, "resume") in text_of(olga.get(page))
         olga.post(button(row, "resume"), WHY)
         assert not Limit.objects.exists()
-        assert services.claim(worker=worker, offer=offer(worker)) is not None
+        assert claiming.claim(worker=worker, offer=offer(worker)) is not None
         events = OperatorEvent.objects.order_by("pk").values_list("action", "actor", "target", "reason")
         assert list(events) == [
             (action, "operator:olga", str(subject), "new disks") for action in ("limit.set", "limit.lifted")
@@ -162,18 +164,18 @@ class TestLimits:
 
     def test_the_list_says_whose_how_much_until_when_by_whom_and_why(self, olga, project, pool):
         worker = WorkerFactory()
-        services.set_limit(org_slug="sandtrace", max_active=3, actor=OPERATOR, reason="noisy")
-        services.set_rate(org_slug="sandtrace", job_type="runtime", per_hour=2, actor=OPERATOR, reason="dear")
+        limits.set_limit(org_slug="sandtrace", max_active=3, actor=OPERATOR, reason="noisy")
+        limits.set_rate(org_slug="sandtrace", job_type="runtime", per_hour=2, actor=OPERATOR, reason="dear")
         until = database_now() + timedelta(hours=12, minutes=30)
         actor = Actor("client", "token ci")
-        services.pause(subject=SUBJECTS["project"], until=until, actor=actor, reason="deploy")
-        services.pause(subject=SUBJECTS["pool"], actor=OPERATOR, reason="disks")
-        services.resume(subject=SUBJECTS["project"], actor=actor, reason="x")
-        services.resume(subject=SUBJECTS["pool"], actor=OPERATOR, reason="x")
+        limits.pause(subject=SUBJECTS["project"], until=until, actor=actor, reason="deploy")
+        limits.pause(subject=SUBJECTS["pool"], actor=OPERATOR, reason="disks")
+        limits.resume(subject=SUBJECTS["project"], actor=actor, reason="x")
+        limits.resume(subject=SUBJECTS["pool"], actor=OPERATOR, reason="x")
         submitted(project)
         claimed(worker)
-        services.pause(subject=SUBJECTS["project"], until=until, actor=actor, reason="deploy")
-        services.pause(subject=SUBJECTS["pool"], actor=OPERATOR, reason="disks")
+        limits.pause(subject=SUBJECTS["project"], until=until, actor=actor, reason="deploy")
+        limits.pause(subject=SUBJECTS["pool"], actor=OPERATOR, reason="disks")
         page = text_of(olga.get(address(Limit, "changelist")))
         for words in (
             "1 of 3", "runtime jobs of sandtrace", "2 per hour, burst 1", "sandtrace/web", "pool shared-linux",
@@ -204,15 +206,15 @@ class TestLimits:
         about = {"org_slug": "sandtrace", "actor": OPERATOR, "reason": "x"}
         match kind:
             case "pause":
-                services.pause(subject=SUBJECTS["pool"], actor=OPERATOR, reason="x")
+                limits.pause(subject=SUBJECTS["pool"], actor=OPERATOR, reason="x")
             case "throttle":
-                services.throttle(subject=SUBJECTS["project"], per_hour=5, actor=OPERATOR, reason="x")
+                limits.throttle(subject=SUBJECTS["project"], per_hour=5, actor=OPERATOR, reason="x")
             case "rate":
-                services.set_rate(per_hour=5, **about)
+                limits.set_rate(per_hour=5, **about)
             case "project":
-                services.set_project_limit(project_slug="web", max_active=5, **about)
+                limits.set_project_limit(project_slug="web", max_active=5, **about)
             case _:
-                services.set_limit(max_active=5, kind=LimitKind(kind), **about)
+                limits.set_limit(max_active=5, kind=LimitKind(kind), **about)
         limit = Limit.objects.get()
         assert button(limit, "remove") in text_of(olga.get(address(Limit, "change", limit.pk)))
         assert client_of(person("vera", "leases.view_limit")).post(button(limit, "remove"), WHY).status_code == 403
@@ -222,9 +224,9 @@ class TestLimits:
 
     def test_who_operates_jobs_lifts_a_pause_and_not_a_limit(self, organization):
         otto = client_of(person("otto", "leases.view_limit", "runtime_jobs.operate_job"))
-        services.pause(subject=SUBJECTS["project"], actor=OPERATOR, reason="x")
-        services.pause(subject=SUBJECTS["pool"], actor=OPERATOR, reason="x")
-        services.set_limit(org_slug="sandtrace", max_active=5, actor=OPERATOR, reason="x")
+        limits.pause(subject=SUBJECTS["project"], actor=OPERATOR, reason="x")
+        limits.pause(subject=SUBJECTS["pool"], actor=OPERATOR, reason="x")
+        limits.set_limit(org_slug="sandtrace", max_active=5, actor=OPERATOR, reason="x")
         answers = {
             limit.scope + limit.kind: otto.get(button(limit, "remove")).status_code for limit in Limit.objects.all()
         }
@@ -232,7 +234,7 @@ class TestLimits:
 
     def test_what_follows_the_plan_has_no_button(self, olga, organization):
         Plan.objects.update(max_active=2)
-        services.sync_plan(org_slug="sandtrace")
+        limits.sync_plan(org_slug="sandtrace")
         limit = Limit.objects.get(kind="plan")
         assert button(limit, "remove") not in text_of(olga.get(address(Limit, "change", limit.pk)))
         assert olga.post(button(limit, "remove"), WHY).status_code == 404
@@ -268,14 +270,14 @@ def breaker(db) -> Breaker:
     worker = WorkerFactory()
     for _ in range(12):
         submitted(project)
-        services.fail(lease_ulid=claimed(worker).lease.lease_ulid, worker=worker, reason="worker_error")
-    return services.evaluate_breaker(org_slug="sandtrace", job_type="runtime")
+        job_end.fail(lease_ulid=claimed(worker).lease.lease_ulid, worker=worker, reason="worker_error")
+    return breakers.evaluate_breaker(org_slug="sandtrace", job_type="runtime")
 
 
 class TestBreakers:
     def test_a_half_open_one_says_whether_a_job_tests_it(self, olga, breaker):
         Breaker.objects.update(cool_until=database_now())
-        services.evaluate_breaker(org_slug="sandtrace", job_type="runtime")
+        breakers.evaluate_breaker(org_slug="sandtrace", job_type="runtime")
         for running, words in ((False, "one job may start"), (True, "probe job")):
             if running:
                 submitted(Project.objects.get())
@@ -341,7 +343,7 @@ class TestPriorities:
         nowhere = olga.post(page, {"priority": "emergency", **WHY}, follow=True)
         assert "set an emergency limit for the organization" in text_of(nowhere)
         lane = {"org_slug": running.org_slug, "kind": LimitKind.EMERGENCY, "max_active": 2}
-        services.set_limit(**lane, actor=OPERATOR, reason="test")
+        limits.set_limit(**lane, actor=OPERATOR, reason="test")
         answer = olga.post(page, {"priority": "emergency", **WHY}, follow=True)
         assert "The job is not queued, or its priority is already emergency." in text_of(answer)
         assert list(Job.objects.order_by("pk").values_list("priority", flat=True)) == [200, 400, 400]
@@ -376,8 +378,8 @@ class TestFirstPage:
 
     def test_what_is_paused_or_throttled_is_shown_with_its_rows(self, olga, project, pool, now):
         until = now + timedelta(hours=12, minutes=30)
-        services.throttle(subject=SUBJECTS["organization"], per_hour=6, actor=OPERATOR, reason="noisy")
-        services.pause(subject=SUBJECTS["pool"], until=until, actor=OPERATOR, reason="disks")
+        limits.throttle(subject=SUBJECTS["organization"], per_hour=6, actor=OPERATOR, reason="noisy")
+        limits.pause(subject=SUBJECTS["pool"], until=until, actor=OPERATOR, reason="disks")
         (first, link), (second, _) = self.alerts(now).items()
         assert first.startswith(f"Pool shared-linux: paused by operator olga until {until:%Y-%m-%d %H:%M} UTC (in 12 h")
         assert first.endswith("): disks")
@@ -388,7 +390,7 @@ class TestFirstPage:
     def test_many_are_shown_in_one(self, olga, now, project):
         for number in range(8):
             subject = LimitTarget(LimitScope.PROJECT, "sandtrace", f"web-{number}")
-            services.pause(subject=subject, actor=OPERATOR, reason="x")
+            limits.pause(subject=subject, actor=OPERATOR, reason="x")
         *one_by_one, (text, link) = self.alerts(now).items()
         assert len(one_by_one) == 5
         assert text == "3 more pauses or throttles."

@@ -16,11 +16,11 @@ from orchestrator.http.auth.login_throttle import (
     PER_NAME_AND_NETWORK,
     PER_NETWORK,
     WINDOW_SECONDS,
+    LoginAttempts,
     TooManyAttempts,
     counted_attempt,
 )
 from orchestrator.http.auth.password_hashing import BoundedArgon2, HashingBusy, HashingGate, release_connections
-from orchestrator.models import LoginAttempts
 from runtime_jobs.db_time import database_now
 
 PASSWORD = "correct horse battery"

@@ -13,24 +13,18 @@ from django.test.utils import CaptureQueriesContext
 
 from leases.models import Breaker, Lease, Limit, LimitScope
 from leases.scheduling.limits import LimitTarget
-from orchestrator import services
 from orchestrator.admin.filters import parameters_of
 from orchestrator.admin.jobs import page as job_page
-from orchestrator.models import (
-    BulkAction,
-    BulkTarget,
-    Delivery,
-    DeliveryTry,
-    HousekeepingTask,
-    Incident,
-    NotificationRule,
-    Replay,
-    Run,
-    Schedule,
-    ScheduleTick,
-    Webhook,
-    WebhookDelivery,
-)
+from orchestrator.bulk_actions.models import BulkAction, BulkTarget
+from orchestrator.evidence.replay_models import Replay
+from orchestrator.housekeeping.models import HousekeepingTask
+from orchestrator.incidents.models import Incident
+from orchestrator.ingest.models import Run
+from orchestrator.protocols.github.models import WebhookDelivery
+from orchestrator.schedules.models import Schedule, ScheduleTick
+from orchestrator.services import batches, cancellation, heartbeat, job_end, limits, retries, worker_state
+from orchestrator.step_logs import job_log_writes
+from orchestrator.webhooks.models import Delivery, DeliveryTry, NotificationRule, Webhook
 from runtime_jobs.events import Actor
 from runtime_jobs.models import (
     ApiToken,
@@ -89,16 +83,18 @@ def one_of_each(mark: str) -> None:
     submitted(project, repo_url=mark, owner=mark, repo=mark, ref=mark, command=(mark,), working_directory=mark)
     taken = claimed(worker)
     lease = taken.lease.lease_ulid
-    services.report(lease_ulid=lease, worker=worker, phase="executing")
-    services.renew(lease_ulid=lease, worker=worker, progress={"message": mark, "percent": 5})
-    services.append_log(lease_ulid=lease, worker=worker, seq=0, chunk=f"{mark} {lease}\n".encode())
-    services.fail(
+    heartbeat.report(lease_ulid=lease, worker=worker, phase="executing")
+    heartbeat.renew(lease_ulid=lease, worker=worker, progress={"message": mark, "percent": 5})
+    job_log_writes.append_log(lease_ulid=lease, worker=worker, seq=0, chunk=f"{mark} {lease}\n".encode())
+    job_end.fail(
         lease_ulid=lease, worker=worker, reason=FailureReason.WORKER_ERROR, message=f"{mark} POST /v1/…/{lease}/fail"
     )
-    again = services.retry(job_ulid=taken.job.job_ulid, actor=OPERATOR, reason=mark).job
+    again = retries.retry(job_ulid=taken.job.job_ulid, actor=OPERATOR, reason=mark).job
     held = claimed(worker)
-    services.cancel(job_ulid=again.job_ulid, actor=OPERATOR, deadline_seconds=60, message=f"{mark} {lease}")
-    services.set_worker_state(worker_id=worker.worker_id, state="maintenance", actor=OPERATOR, note=mark, reason=mark)
+    cancellation.cancel(job_ulid=again.job_ulid, actor=OPERATOR, deadline_seconds=60, message=f"{mark} {lease}")
+    worker_state.set_worker_state(
+        worker_id=worker.worker_id, state="maintenance", actor=OPERATOR, note=mark, reason=mark
+    )
     batch = Batch.objects.create(
         org_slug=mark, project_slug=mark, repo_url=mark, git_ref=mark, git_commit=mark, trigger_kind="manual",
         trigger_actor=mark, details={"reason": mark}, correlation_id="x", created_at=again.created_at,
@@ -118,8 +114,8 @@ def one_of_each(mark: str) -> None:
         LimitTarget(LimitScope.PROJECT, f"org-{mark}"[:63], mark),
         LimitTarget(LimitScope.POOL, "", pool.slug),
     ):
-        services.pause(subject=subject, actor=Actor("operator", mark), reason=mark)
-    services.set_rate(org_slug=f"org-{mark}"[:63], per_hour=1, actor=OPERATOR, reason=mark)
+        limits.pause(subject=subject, actor=Actor("operator", mark), reason=mark)
+    limits.set_rate(org_slug=f"org-{mark}"[:63], per_hour=1, actor=OPERATOR, reason=mark)
     Breaker.objects.create(org_slug=mark, job_type=mark, state="open", opened_at=again.created_at)
     Incident.objects.create(kind="breaker", org_slug=mark, job_type=mark, summary=mark, opened_at=again.created_at)
     api_token(project.organization)
@@ -134,7 +130,7 @@ def one_of_each(mark: str) -> None:
     run = started(text, repository, workflow_file=mark, head_ref=mark, reason=mark, event_payload={mark: mark})
     again = started(text, repository, workflow_file=mark, parent=run, edits={"env": {mark: mark}}, reason=mark)
     for found in (run, again):
-        services.cancel_batch(batch_ulid=found.batch.batch_ulid, actor=OPERATOR, deadline_seconds=60)
+        batches.cancel_batch(batch_ulid=found.batch.batch_ulid, actor=OPERATOR, deadline_seconds=60)
     RejectedWorkflow.objects.create(
         repository=repository, workflow_file=mark, head_sha=run.head_sha, head_ref=mark, event="push", trigger_id=mark,
         diagnostics=[{"path": mark, "line": 1, "severity": "error", "message": mark}],

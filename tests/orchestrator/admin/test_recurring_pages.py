@@ -4,12 +4,13 @@ import re
 
 import pytest
 
-from orchestrator.models import BulkAction, Schedule
+from orchestrator.bulk_actions.models import BulkAction
+from orchestrator.schedules.models import Schedule
 from runtime_jobs.models import Job, OperatorEvent
 from tests.factories import OrganizationFactory, ProjectFactory, submitted
 from tests.orchestrator.admin.pages import address
 from tests.orchestrator.bulk_actions.world import start
-from tests.orchestrator.recurring.world import make_schedule, run_round
+from tests.orchestrator.schedules.world import make_schedule, run_round
 
 pytestmark = pytest.mark.django_db
 WHY = {"reason": "the advisory of today"}

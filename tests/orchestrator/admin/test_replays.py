@@ -3,10 +3,10 @@
 import pytest
 from django.contrib.messages import get_messages
 
-from orchestrator import services
-from orchestrator.maintenance.replays import compare_ended_replays
-from orchestrator.maintenance.rows import RowRunner
-from orchestrator.models import Replay
+from orchestrator.core.row_batches import RowRunner
+from orchestrator.evidence.replay_models import Replay
+from orchestrator.evidence.replay_tasks import compare_ended_replays
+from orchestrator.services import job_end
 from runtime_jobs.models import Job
 from tests.factories import WorkerFactory, claimed, submitted_steps
 from tests.orchestrator.admin.conftest import client_of, person
@@ -23,7 +23,7 @@ def executed(worker, findings=3, **spec) -> Job:
 
 def complete(worker, findings) -> Job:
     lease = claimed(worker, job_types=("steps",)).lease.lease_ulid
-    return services.complete(lease_ulid=lease, worker=worker, exit_code=0, result={"outputs": {"findings": findings}})
+    return job_end.complete(lease_ulid=lease, worker=worker, exit_code=0, result={"outputs": {"findings": findings}})
 
 
 def button(job: Job) -> str:

@@ -5,8 +5,8 @@ from uuid import uuid4
 
 import pytest
 
-from orchestrator.models import Report, ReportResult
 from orchestrator.results import names
+from orchestrator.results.models import Report, ReportResult
 from tests.factories import ProjectFactory, submitted
 from tests.orchestrator.admin.pages import address
 

@@ -8,11 +8,11 @@ from django.contrib.auth.models import User
 from django.test import Client
 from django.utils import timezone
 
-from orchestrator import services
 from orchestrator.admin.jobs.actions import available_actions
-from orchestrator.models import Report
 from orchestrator.protocols.bencher.authentication import authenticate_runner
+from orchestrator.results.models import Report
 from orchestrator.results.outputs import encode_output
+from orchestrator.services import expiry, late_results, personal_keys, worker_state
 from orchestrator.services.runner_channels import open_channels, report_channels
 from runtime_jobs.errors import OperatorOnly, ResourceConflict
 from runtime_jobs.identifiers import uuid_of
@@ -171,7 +171,7 @@ def test_a_runner_gets_no_token_of_the_native_api(olga, runner, is_archived):
     worker, events = Worker.objects.get(), OperatorEvent.objects.count()
     assert "rotate" not in buttons(olga, worker)
     with pytest.raises(ResourceConflict, match="rack-7 is a runner and has no token"):
-        services.rotate_worker_token(worker_id=runner.worker_id, actor=OPERATOR)
+        worker_state.rotate_worker_token(worker_id=runner.worker_id, actor=OPERATOR)
     answer = olga.post(f"/admin/workers/worker/{runner.pk}/rotate/", WHY)
     assert "rack-7 is a runner and has no token. Rotate its key" in messages_of(answer)[0]
     assert (Worker.objects.get().digest, OperatorEvent.objects.count()) == (worker.digest, events)
@@ -281,12 +281,12 @@ def test_the_operation_refuses_keys_of_other_people_too(db):
     low, root = User.objects.create(username="low", is_staff=True), User.objects.create(username="root")
     arguments = {"name": "mine", "actor": OPERATOR}
     with pytest.raises(OperatorOnly, match="Only a superuser creates keys of other people"):
-        services.create_personal_key(user=root, creator=low, **arguments)
+        personal_keys.create_personal_key(user=root, creator=low, **arguments)
     assert not PersonalKey.objects.exists()
     assert not OperatorEvent.objects.exists()
-    services.create_personal_key(user=low, creator=low, **arguments)
+    personal_keys.create_personal_key(user=low, creator=low, **arguments)
     root.is_superuser = True
-    services.create_personal_key(user=low, creator=root, **arguments)
+    personal_keys.create_personal_key(user=low, creator=root, **arguments)
     assert PersonalKey.objects.count() == 2
 
 
@@ -376,7 +376,7 @@ def test_a_job_page_displays_the_output_of_an_ended_job_and_no_log(olga):
         {"exit_code": 7, "output": {"a": "b"}},
     ]
     run.store(encode_output(iterations))
-    services.settle(job_ulid=run.complete().job_ulid)
+    late_results.settle(job_ulid=run.complete().job_ulid)
     page = olga.get(address(Job, "change", run.job.job_ulid))
     shown = page.context["page"].log
     assert shown.text == "--- iteration 1, exit code 0\nfirst\nwarned\n--- iteration 2, exit code 7\n"
@@ -389,16 +389,16 @@ def test_a_job_page_displays_the_output_of_an_ended_job_and_no_log(olga):
 def test_a_job_page_is_displayed_whatever_its_output_is(olga, body):
     run = execution()
     run.store(body)
-    services.settle(job_ulid=run.complete().job_ulid)
+    late_results.settle(job_ulid=run.complete().job_ulid)
     assert olga.get(address(Job, "change", run.job.job_ulid)).context["page"].log.text == ""
 
 
 @pytest.mark.parametrize("state", ["lost", "failed"])
 def test_a_job_with_a_report_offers_no_retry(olga, state):
     run = execution()
-    services.expire(job_ulid=run.job.job_ulid)
+    expiry.expire(job_ulid=run.job.job_ulid)
     if state == "failed":
-        services.give_up(job_ulid=run.job.job_ulid, now=timezone.now() + timedelta(days=1))
+        late_results.give_up(job_ulid=run.job.job_ulid, now=timezone.now() + timedelta(days=1))
     assert run.fresh().state == state
     assert available_actions(run.job) == ({"cancel"} if state == "lost" else set())
 

@@ -13,11 +13,13 @@ from django.utils import timezone
 
 from leases.models import Breaker, Limit, LimitScope
 from leases.scheduling.limits import LimitTarget
-from orchestrator import services
+from orchestrator.evidence import exports
 from orchestrator.evidence.signing_keys import create_signing_key, retire_signing_key
 from orchestrator.ingest.models import Run
 from orchestrator.ingest.runs import digest_of
-from orchestrator.models import Delivery
+from orchestrator.services import actions_runners, job_end, limits, worker_state
+from orchestrator.step_logs import job_log_writes
+from orchestrator.webhooks.models import Delivery
 from runtime_jobs.events import Actor
 from runtime_jobs.models import Job, Organization
 from tests.factories import OPERATOR, HardwareSpecFactory, RunnerFactory
@@ -86,12 +88,12 @@ def hold_back(scene: Scene) -> None:
     pool, cli = LimitTarget(LimitScope.POOL, "", "gpu-linux"), LimitTarget(LimitScope.PROJECT, "sandtrace", "cli")
     until = scene.at + timedelta(minutes=43)
     actor, ci = {"actor": OPERATOR}, {"actor": Actor("client", "token ci")}
-    services.set_limit(org_slug="acme-labs", max_active=2, reason="as agreed by mail", **actor)
-    services.set_rate(org_slug="sandtrace", job_type="runtime", per_hour=120, burst=10, reason="a slow registry", **ci)
-    services.pause(subject=cli, reason="the release goes out", **ci)
+    limits.set_limit(org_slug="acme-labs", max_active=2, reason="as agreed by mail", **actor)
+    limits.set_rate(org_slug="sandtrace", job_type="runtime", per_hour=120, burst=10, reason="a slow registry", **ci)
+    limits.pause(subject=cli, reason="the release goes out", **ci)
     noisy = LimitTarget.of_organization("northwind")
-    services.throttle(subject=noisy, per_hour=60, burst=5, reason="a loop in their CI", until=until, **actor)
-    services.pause(subject=pool, until=until, reason="new disks in gpu-01", **actor)
+    limits.throttle(subject=noisy, per_hour=60, burst=5, reason="a loop in their CI", until=until, **actor)
+    limits.pause(subject=pool, until=until, reason="new disks in gpu-01", **actor)
     Breaker.objects.create(
         org_slug="acme-labs", job_type="steps", state="open", opened_at=scene.ago(1), cool_until=until
     )
@@ -119,7 +121,7 @@ def page_of(job: Job) -> str:
 
 
 def run_of(job: Job) -> str:
-    from orchestrator.models import Run  # noqa: PLC0415 - only here
+    from orchestrator.ingest.models import Run  # noqa: PLC0415 - only here
 
     return f"/runs/{Run.objects.get(job_id=job.job_ulid).run_id}/"
 
@@ -224,7 +226,7 @@ def test_evidence_and_signing_keys(browser, live_server, scene, pictures, settin
     retire_signing_key(keys[0].key_id, actor=OPERATOR, reason="rotation", now=scene.ago(10))
     for number, (name, key) in enumerate((("good-5", keys[0]), ("lost", keys[1]))):
         job = scene.jobs[name]
-        services.record_audit_bundle(
+        exports.record_audit_bundle(
             org_slug=job.org_slug,
             job_ulid=job.job_ulid,
             since=scene.at - timedelta(days=30 * (number + 1)),
@@ -297,10 +299,10 @@ def test_a_log_is_followed_while_it_is_printed(browser, live_server, scene):
     lease, worker = claim.lease.lease_ulid, scene.workers["build-01"]
     browser.open(live_server.url + page_of(job))
     assert "core-js" in browser.evaluate("document.querySelector('pre.log').textContent")
-    services.append_log(lease_ulid=lease, worker=worker, seq=1, chunk=b"<b>a later line</b>\n")
+    job_log_writes.append_log(lease_ulid=lease, worker=worker, seq=1, chunk=b"<b>a later line</b>\n")
     browser.until("document.querySelector('pre.log').textContent.endsWith('<b>a later line</b>\\n')")
     assert browser.evaluate("document.querySelector('pre.log b')") is None
-    services.complete(lease_ulid=lease, worker=worker, ingest_run_id="run_followed", exit_code=0)
+    job_end.complete(lease_ulid=lease, worker=worker, ingest_run_id="run_followed", exit_code=0)
     browser.until("document.querySelector('pre.log').dataset.ended === 'yes'")
     browser.until("document.querySelector('#summary h2').textContent === 'Succeeded'")
     browser.until("document.querySelector('#details .timeline b').textContent === 'Completed'")
@@ -431,8 +433,12 @@ def test_the_pages_of_runners_of_workflow_jobs(browser, live_server, pictures, s
     start_run(specs=[actions_spec(), actions_spec(job_key="lint", job_name="lint")])
     for _ in range(2):
         busy_runner.client.claim(capacity=4, labels=["ubuntu-latest", "gpu"], host_name="rack-4", version="1.4.0").run()
-    services.rotate_registration_token(name="build-1", overlap=timedelta(hours=1), actor=OPERATOR, reason="yearly")
-    services.set_worker_state(worker_id=drained.worker_id, state=WorkerState.DRAINING, actor=OPERATOR, reason="kernel")
+    actions_runners.rotate_registration_token(
+        name="build-1", overlap=timedelta(hours=1), actor=OPERATOR, reason="yearly"
+    )
+    worker_state.set_worker_state(
+        worker_id=drained.worker_id, state=WorkerState.DRAINING, actor=OPERATOR, reason="kernel"
+    )
     register("build-3")
     page = f"/admin/workers/actionsrunner/{busy_runner.row.pk}/change/"
     for name, path, height, words in (

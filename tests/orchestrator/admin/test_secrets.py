@@ -2,8 +2,8 @@
 
 import pytest
 
-from orchestrator import services
-from orchestrator.sealing import unseal
+from orchestrator.core.sealing import unseal
+from orchestrator.secrets.operations import set_secret
 from runtime_jobs.models import OperatorEvent, Secret, Variable
 from tests.factories import ALICE, OrganizationFactory, ProjectFactory
 from tests.orchestrator.admin.conftest import client_of, person
@@ -94,7 +94,7 @@ def test_a_secret_is_deleted_with_a_reason(olga, repository):
 
 def test_without_the_permission_there_are_no_buttons_and_no_changes(repository):
     organization = repository.project.organization
-    services.set_secret(organization=organization, repository=None, name="A", value=VALUE, actor=ALICE)
+    set_secret(organization=organization, repository=None, name="A", value=VALUE, actor=ALICE)
     row = Secret.objects.get()
     viewer = client_of(person("vera", "runtime_jobs.view_secret", "runtime_jobs.view_variable"))
     page = viewer.get(address(Secret, "change", row.pk))

@@ -6,8 +6,8 @@ import pytest
 import requests
 from django.utils import timezone
 
-from orchestrator import services
 from orchestrator.artifacts.addresses import download_url
+from orchestrator.secrets.operations import set_secret, set_variable
 from runtime_jobs.models import CacheEntry, Secret, StoredArtifact, Variable
 from tests.factories import ALICE, OrganizationFactory, ProjectFactory
 from tests.orchestrator.admin.pages import address
@@ -32,9 +32,9 @@ def repository(transactional_db):
     """The repository of an organization with two secrets and a variable."""
     found = make_repository(ProjectFactory(organization=OrganizationFactory(slug="acme", name="Acme")))
     scope = {"organization": found.project.organization, "actor": ALICE}
-    services.set_secret(name="DEPLOY_KEY", value=VALUE, repository=found, **scope)
-    services.set_secret(name="REGISTRY_TOKEN", value=VALUE, repository=None, **scope)
-    services.set_variable(name="REGION", value="eu-west-1", repository=None, **scope)
+    set_secret(name="DEPLOY_KEY", value=VALUE, repository=found, **scope)
+    set_secret(name="REGISTRY_TOKEN", value=VALUE, repository=None, **scope)
+    set_variable(name="REGION", value="eu-west-1", repository=None, **scope)
     return found
 
 

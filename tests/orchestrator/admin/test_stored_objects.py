@@ -6,8 +6,9 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from orchestrator import services
+from orchestrator.artifacts import piece_operations
 from orchestrator.artifacts.addresses import read_address, upload_url
+from orchestrator.artifacts.operations import begin_cache_entry
 from orchestrator.artifacts.storage import ObjectPart
 from orchestrator.artifacts.uploads import store_upload
 from runtime_jobs.models import CacheEntry, OperatorEvent, StorageUsage, StoredArtifact
@@ -32,10 +33,10 @@ def announced(name="dist/report.html", size=3):
     worker = WorkerFactory()
     job = submitted_steps(ProjectFactory())
     lease = claimed(worker, job_types=("steps",)).lease
-    artifact = services.begin_lease_artifact(lease_ulid=lease.lease_ulid, worker=worker, name=name, size_bytes=size)
-    entry = services.begin_cache_entry(
-        lease_ulid=lease.lease_ulid, worker=worker, key=name, version="a" * 64, size_bytes=size
+    artifact = piece_operations.begin_lease_artifact(
+        lease_ulid=lease.lease_ulid, worker=worker, name=name, size_bytes=size
     )
+    entry = begin_cache_entry(lease_ulid=lease.lease_ulid, worker=worker, key=name, version="a" * 64, size_bytes=size)
     return job, artifact, entry
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from orchestrator.models import WebhookDelivery
+from orchestrator.protocols.github.models import WebhookDelivery
 from runtime_jobs.models import OperatorEvent, Project
 from tests.orchestrator.admin.pages import address
 from tests.orchestrator.protocols.github.conftest import deliver, ready

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator import services
+from orchestrator.workflows import workflow_end
 from orchestrator.workflows.run_graph import COLUMN, ROW, GraphJob, draw_graph
 from runtime_jobs.models import JobStep, RejectedWorkflow, WorkflowRun
 from runtime_jobs.states import Conclusion, StepStatus
@@ -181,7 +181,7 @@ def test_the_lists_and_a_wrong_file(browser, live_server, repository, pictures):
         runner.end("a", conclusion)
     started(PIPELINE, repository, needs_approval=True, from_fork=True)
     started(PIPELINE, repository)
-    services.settle_run(batch_id=run.batch_id)
+    workflow_end.settle_run(batch_id=run.batch_id)
     found = parse_workflow(BROKEN)
     rejected = RejectedWorkflow.objects.create(
         repository=repository, workflow_file=FILE, head_sha=COMMIT, head_ref="refs/heads/main", event="push",

@@ -2,10 +2,11 @@
 
 from datetime import datetime, timedelta
 
-from orchestrator import services
-from orchestrator.dispatching.queue import FinishedTry, claim_deliveries, record_tries
-from orchestrator.models import Delivery, Incident, NotificationRule, Webhook
-from orchestrator.services.webhook_health import record_health
+from orchestrator.incidents import incident_mode
+from orchestrator.incidents.models import Incident
+from orchestrator.webhooks.delivery_queue import FinishedTry, claim_deliveries, record_tries
+from orchestrator.webhooks.health import record_health
+from orchestrator.webhooks.models import Delivery, NotificationRule, Webhook
 from orchestrator.webhooks.sender import TryResult
 from runtime_jobs.models import Organization
 from tests.factories import OPERATOR
@@ -55,7 +56,9 @@ def webhooks_afternoon(scene: Scene) -> dict[str, Webhook]:
             kind=kind, org_slug=org_slug, job_type=job_type, job_ulid=job, summary=text, opened_at=scene.ago(12)
         )
     until = scene.at + timedelta(hours=6)
-    services.begin_incident_mode(org_slug="acme-labs", reason="A leak is investigated.", until=until, actor=OPERATOR)
+    incident_mode.begin_incident_mode(
+        org_slug="acme-labs", reason="A leak is investigated.", until=until, actor=OPERATOR
+    )
     return made
 
 

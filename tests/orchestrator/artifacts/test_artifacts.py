@@ -9,15 +9,25 @@ from django.core.management import call_command
 from django.utils import timezone
 
 from leases.errors import StaleLease
-from orchestrator import services
-from orchestrator.artifacts import tasks
+from orchestrator.artifacts import piece_operations, tasks
 from orchestrator.artifacts.addresses import InvalidAddress, download_url, read_address, upload_url
+from orchestrator.artifacts.operations import (
+    UPLOAD_TIME,
+    abandon_objects,
+    begin_artifact,
+    begin_cache_entry,
+    cache_scope,
+    delete_abandoned,
+    find_cache_entry,
+    validate_path,
+    validate_workflow_name,
+)
 from orchestrator.artifacts.storage import ObjectPart, artifact_storage
 from orchestrator.artifacts.tasks import ABANDONED_AFTER, delete_due_objects
 from orchestrator.artifacts.uploads import confirm_uploads, store_upload, with_confirmed
 from orchestrator.audit.runner import audit_objects, run_audit
-from orchestrator.services.artifacts import UPLOAD_TIME, cache_scope, validate_path, validate_workflow_name
-from orchestrator.services.unit_of_work import UnitOfWork
+from orchestrator.core.unit_of_work import UnitOfWork
+from orchestrator.secrets.operations import snapshot_secrets
 from runtime_jobs.errors import NotFound, ResourceConflict, StorageQuotaExceeded, UploadMismatch
 from runtime_jobs.models import CacheEntry, MaskSnapshot, Plan, Project, StorageUsage, StoredArtifact
 from tests.factories import OrganizationFactory, ProjectFactory, WorkerFactory, claimed, source, submitted_steps
@@ -35,21 +45,19 @@ def holder(project=None, **changes):
 
 
 def begin(claim, worker, name="dist/a.txt", size=3, **options):
-    return services.begin_lease_artifact(
+    return piece_operations.begin_lease_artifact(
         lease_ulid=claim.lease.lease_ulid, worker=worker, name=name, size_bytes=size, **options
     )
 
 
 def begin_cache(claim, worker, key="deps", size=3, version=VERSION, **options):
-    return services.begin_cache_entry(
+    return begin_cache_entry(
         lease_ulid=claim.lease.lease_ulid, worker=worker, key=key, version=version, size_bytes=size, **options
     )
 
 
 def restore(claim, worker, key="deps", version=VERSION, **options):
-    return services.find_cache_entry(
-        lease_ulid=claim.lease.lease_ulid, worker=worker, key=key, version=version, **options
-    )
+    return find_cache_entry(lease_ulid=claim.lease.lease_ulid, worker=worker, key=key, version=version, **options)
 
 
 def send(row, content=b"abc"):
@@ -142,12 +150,12 @@ class TestUpload:
     def test_jobs_of_a_run_share_the_names(self, folder):
         found = claimed_workflow_job()
         options = {"name": "report", "size_bytes": 3, "now": timezone.now(), "run_id": found.run.pk}
-        row = services.begin_artifact(UnitOfWork(), job=found.job, **options)
+        row = begin_artifact(UnitOfWork(), job=found.job, **options)
         assert (row.batch_id, row.object_key.rpartition("/")[0]) == (
             found.job.batch_id, f"actions/runs/{found.run.pk}/artifacts",
         )  # fmt: skip
         with pytest.raises(ResourceConflict, match="workflow run"):
-            services.begin_artifact(UnitOfWork(), job=found.job, **options)
+            begin_artifact(UnitOfWork(), job=found.job, **options)
 
 
 class TestQuota:
@@ -162,7 +170,7 @@ class TestQuota:
         assert caught.value.facts == {"limit": 10}
         begin(claim, worker, name="empty", size=0)
         assert StoredArtifact.objects.count() == 2
-        services.abandon_objects(StoredArtifact, [first.pk], only_incomplete=True)
+        abandon_objects(StoredArtifact, [first.pk], only_incomplete=True)
         assert used() == 10
         delete_due_objects()
         assert used() == 4
@@ -255,16 +263,16 @@ class TestDeletion:
         row = begin(*holder())
         send(row)
         StoredArtifact.objects.update(expires_at=timezone.now() - timedelta(days=1))
-        original = services.delete_abandoned
+        original = delete_abandoned
 
         def die(*_):
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(services, "delete_abandoned", die)
+        monkeypatch.setattr("orchestrator.artifacts.tasks.delete_abandoned", die)
         with pytest.raises(KeyboardInterrupt):
             delete_due_objects()
         assert StoredArtifact.objects.get().is_abandoned
-        monkeypatch.setattr(services, "delete_abandoned", original)
+        monkeypatch.setattr("orchestrator.artifacts.tasks.delete_abandoned", original)
         assert delete_due_objects() == 1
         assert used() == 0
 
@@ -431,7 +439,7 @@ class TestAudit:
 
     def test_masks_of_a_later_fence_are_found(self, folder):
         found = claimed_workflow_job()
-        services.snapshot_secrets(UnitOfWork(), found.job, found.run)
+        snapshot_secrets(UnitOfWork(), found.job, found.run)
         assert [finding.code for finding in run_audit()] == []
         MaskSnapshot.objects.update(fence=found.job.fence + 1)
         assert [finding.code for finding in run_audit()] == ["O3"]
@@ -445,7 +453,7 @@ class TestAudit:
         (folder / cut.object_key).write_bytes(b"ab")
         (folder / gone.object_key).unlink()
         found = claimed_workflow_job()
-        services.snapshot_secrets(UnitOfWork(), found.job, found.run)
+        snapshot_secrets(UnitOfWork(), found.job, found.run)
         MaskSnapshot.objects.update(sealed=b"x" * 60)
         objects, values = audit_objects()
         assert (objects.code, set(objects.broken_for)) == ("O4", {cut.object_key, gone.object_key})

@@ -7,12 +7,13 @@ import pytest
 from django.db import transaction
 
 from leases.models import Lease
-from orchestrator import services
+from orchestrator.artifacts import piece_operations
+from orchestrator.artifacts.operations import abandon_objects
 from orchestrator.artifacts.pieces import close_artifact, store_piece
 from orchestrator.artifacts.storage import artifact_storage
 from orchestrator.artifacts.uploads import with_confirmed
 from orchestrator.audit.runner import audit_objects, run_audit
-from orchestrator.http.db_scope import release_connection_after
+from orchestrator.core.db_scope import release_connection_after
 from runtime_jobs.errors import ArtifactDigestMismatch, ChunkConflict, NotFound, ResourceConflict
 from runtime_jobs.models import StoredArtifact
 from tests.factories import ProjectFactory, WorkerFactory, claimed, submitted_steps
@@ -28,7 +29,7 @@ def named():
     submitted_steps(ProjectFactory())
     worker = WorkerFactory()
     lease = {"lease_ulid": claimed(worker, job_types=("steps",)).lease.lease_ulid, "worker": worker}
-    row = services.begin_lease_artifact(**lease, name="a.txt", size_bytes=len(WHOLE))
+    row = piece_operations.begin_lease_artifact(**lease, name="a.txt", size_bytes=len(WHOLE))
     return lease | {"artifact_ulid": row.artifact_ulid}
 
 
@@ -127,7 +128,7 @@ def test_a_piece_that_comes_after_the_close_is_deleted(named, before_put):
 
 def test_a_piece_of_an_artifact_that_was_given_up_is_deleted(named, before_put):
     row = StoredArtifact.objects.get()
-    before_put(lambda: services.abandon_objects(StoredArtifact, [row.pk], only_incomplete=True))
+    before_put(lambda: abandon_objects(StoredArtifact, [row.pk], only_incomplete=True))
     with pytest.raises(NotFound):
         store_piece(**named, offset=0, piece=PIECES[0])
     assert keys(row) == []

@@ -11,11 +11,12 @@ from django.core.management import call_command
 from django.db import connection
 
 from orchestrator.audit.runner import run_audit
+from orchestrator.evidence.chain_models import Checkpoint, EvidenceChain, OperatorEventLink
 from orchestrator.evidence.checkpoint_files import file_checkpoints
 from orchestrator.evidence.dsse import sealed_envelope
+from orchestrator.evidence.models import SigningKey
 from orchestrator.evidence.operator_chains import link_hash
 from orchestrator.evidence.public_keys import key_id, public_key_pem
-from orchestrator.models import Checkpoint, EvidenceChain, OperatorEventLink, SigningKey
 from runtime_jobs.db_time import database_now
 from runtime_jobs.events import EventRow, event_hash
 from runtime_jobs.models import Job, JobEvent, OperatorEvent

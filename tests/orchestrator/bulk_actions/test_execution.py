@@ -7,15 +7,22 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from orchestrator import services
 from orchestrator.bulk_actions import execution
 from orchestrator.bulk_actions.actions import ACTIONS
 from orchestrator.bulk_actions.execution import TARGETS, advance_bulk_action
+from orchestrator.bulk_actions.models import BulkAction, BulkTarget
+from orchestrator.bulk_actions.operations import (
+    TargetResult,
+    abort_bulk_action,
+    record_bulk_progress,
+    start_bulk_action,
+)
 from orchestrator.bulk_actions.targets import count_targets, find_targets
-from orchestrator.dispatching.process import DispatcherProcess
+from orchestrator.incidents.models import Incident
 from orchestrator.maintenance.pruning import PruningTask, count_old_rows
-from orchestrator.models import BulkAction, BulkTarget, Incident
-from orchestrator.services.bulk_actions import TargetResult
+from orchestrator.processes.dispatcher import DispatcherProcess
+from orchestrator.services import cancellation
+from orchestrator.services.retries import retry
 from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import Invalid, ResourceConflict
 from runtime_jobs.models import Dependency, Job, JobEvent, OperatorEvent
@@ -93,7 +100,7 @@ def test_targets_are_applied_in_the_order_of_their_jobs(project):
 def test_a_refused_target_is_recorded_and_the_others_are_changed(project):
     ended, waiting = submitted(project), submitted(project)
     row = start(project.organization)
-    services.cancel(job_ulid=ended.job_ulid, actor=ALICE, deadline_seconds=0)
+    cancellation.cancel(job_ulid=ended.job_ulid, actor=ALICE, deadline_seconds=0)
     done = submitted_steps(project)
     BulkTarget.objects.filter(subject_ulid=ended.job_ulid).update(subject_ulid="rtj_" + "0" * 26)
     finish(row)
@@ -108,7 +115,7 @@ def test_a_leased_job_is_asked_to_stop_and_an_ended_one_is_no_target(project):
     submitted(project)
     claimed(WorkerFactory())
     ended = submitted(project)
-    services.cancel(job_ulid=ended.job_ulid, actor=ALICE, deadline_seconds=0)
+    cancellation.cancel(job_ulid=ended.job_ulid, actor=ALICE, deadline_seconds=0)
     row = finish(start(project.organization))
     assert progress(row) == ("completed", 1, 1, 0)
     assert Job.objects.exclude(pk=ended.pk).get().cancel_requested_at is not None
@@ -128,7 +135,7 @@ def test_failed_jobs_are_retried_once_each(project):
 def test_replays_keep_the_order_of_their_jobs(project):
     jobs = [failed_job(project)[0] for _ in range(4)]
     row = start(project.organization, "replay", status="failed")
-    services.retry(job_ulid=jobs[1].job_ulid, actor=ALICE, reason="test")
+    retry(job_ulid=jobs[1].job_ulid, actor=ALICE, reason="test")
     finish(row)
     assert progress(row) == ("completed", 4, 3, 1)
     assert BulkTarget.objects.get(bulk_action=row, subject_ulid=jobs[1].job_ulid).error_code == "not_final"
@@ -147,7 +154,7 @@ def test_refusals_in_a_row_cost_no_statements(project):
     for refusals, jobs in ((1, failed[:3]), (4, failed[3:])):
         row = start(project.organization, "replay", job_ids=[job.job_ulid for job in jobs])
         for job in jobs[1:-1]:
-            services.retry(job_ulid=job.job_ulid, actor=ALICE, reason="test")
+            retry(job_ulid=job.job_ulid, actor=ALICE, reason="test")
         finish(row)
         assert progress(row) == ("completed", refusals + 2, 2, refusals)
         first, last = (Job.objects.get(replay_of_job_ulid=jobs[place].job_ulid) for place in (0, -1))
@@ -187,12 +194,12 @@ def test_an_aborted_action_changes_nothing_more(project):
         submitted(project)
     row = start(project.organization)
     advance_bulk_action()
-    aborted = services.abort_bulk_action(bulk_action_ulid=row.bulk_action_ulid, actor=OPERATOR, reason="wrong")
+    aborted = abort_bulk_action(bulk_action_ulid=row.bulk_action_ulid, actor=OPERATOR, reason="wrong")
     assert (aborted.status, aborted.aborted_by) == ("aborted", "operator:olga")
     assert advance_bulk_action() is None
     assert progress(row) == ("aborted", TARGETS * 2, TARGETS, 0)
     assert Job.objects.filter(state="canceled").count() == TARGETS
-    again = services.abort_bulk_action(bulk_action_ulid=row.bulk_action_ulid, actor=ALICE)
+    again = abort_bulk_action(bulk_action_ulid=row.bulk_action_ulid, actor=ALICE)
     assert (again.status, again.aborted_by) == ("aborted", "operator:olga")
 
 
@@ -204,7 +211,7 @@ def test_an_action_that_is_aborted_while_it_is_applied_ends_with_true_counters(p
 
     def aborted_meanwhile(action):
         results = apply(action)
-        found = services.abort_bulk_action(bulk_action_ulid=row.bulk_action_ulid, actor=ALICE)
+        found = abort_bulk_action(bulk_action_ulid=row.bulk_action_ulid, actor=ALICE)
         assert found.status == "aborting"
         return results
 
@@ -218,7 +225,7 @@ def test_a_completed_action_is_not_aborted(project):
     submitted(project)
     row = finish(start(project.organization))
     with pytest.raises(ResourceConflict):
-        services.abort_bulk_action(bulk_action_ulid=row.bulk_action_ulid, actor=ALICE)
+        abort_bulk_action(bulk_action_ulid=row.bulk_action_ulid, actor=ALICE)
 
 
 def test_a_dispatcher_that_is_killed_is_replaced_after_its_claim(project, monkeypatch):
@@ -233,7 +240,7 @@ def test_a_dispatcher_that_is_killed_is_replaced_after_its_claim(project, monkey
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(services, "record_bulk_progress", killed)
+        patch.setattr("orchestrator.bulk_actions.execution.record_bulk_progress", killed)
         with pytest.raises(Killed):
             advance_bulk_action(now=now)
     assert Job.objects.filter(retry_of_job_ulid__isnull=False).count() == 3, "changed, and not recorded"
@@ -248,24 +255,24 @@ def test_a_target_counts_once_whoever_records_it(project):
     row = start(project.organization)
     target = row.targets.get()
     for result in (TargetResult(target.pk), TargetResult(target.pk, "conflict", "late")):
-        services.record_bulk_progress(bulk_action_ulid=row.bulk_action_ulid, results=[result])
+        record_bulk_progress(bulk_action_ulid=row.bulk_action_ulid, results=[result])
     assert progress(row) == ("completed", 1, 1, 0)
     target.refresh_from_db()
     assert target.outcome == "done"
-    services.cancel(job_ulid=target.subject_ulid, actor=ALICE, deadline_seconds=0)
+    cancellation.cancel(job_ulid=target.subject_ulid, actor=ALICE, deadline_seconds=0)
 
 
 def test_an_error_of_one_target_does_not_stop_the_action(project, monkeypatch, caplog):
     first, second = submitted(project), submitted(project)
     row = start(project.organization)
-    cancel = services.cancel
+    cancel = cancellation.cancel
 
     def broken(*, job_ulid, **arguments):
         if job_ulid == first.job_ulid:
             raise RuntimeError("planted")
         return cancel(job_ulid=job_ulid, **arguments)
 
-    monkeypatch.setattr(services, "cancel", broken)
+    monkeypatch.setattr(cancellation, "cancel", broken)
     finish(row)
     assert progress(row) == ("completed", 2, 1, 1)
     assert row.targets.get(outcome="refused").error_code == "internal_error"
@@ -292,7 +299,7 @@ def test_no_action_begins_without_a_filter_or_with_too_many_rows(project, settin
         start(project.organization)
     assert count_targets("cancel", "sandtrace", {"project_slug": "web"}, limit=2) == 3
     with pytest.raises(Invalid):
-        services.start_bulk_action(
+        start_bulk_action(
             organization=project.organization, action="cancel", filters={}, store_targets=lambda *_, **__: 0,
             actor=ALICE, reason="x",
         )  # fmt: skip

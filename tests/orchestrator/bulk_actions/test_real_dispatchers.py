@@ -11,9 +11,10 @@ import pytest
 from django.db import connection
 
 from config.paths import BASE_DIR
-from orchestrator import services
 from orchestrator.audit.runner import run_audit
-from orchestrator.models import BulkAction, BulkTarget
+from orchestrator.bulk_actions.models import BulkAction, BulkTarget
+from orchestrator.bulk_actions.operations import abort_bulk_action
+from orchestrator.services import bulk_submit
 from runtime_jobs.models import Job, JobEvent
 from tests.factories import ALICE, POLICY, OrganizationFactory, PlanFactory, ProjectFactory, spec, submission
 from tests.live_server import eventually, patient
@@ -51,7 +52,7 @@ def queue(number):
     given = submission(project, spec())
     for first in range(0, number, 500):
         entries = [given] * min(500, number - first)
-        services.submit_many(entries, policy_for=lambda _: POLICY, default_pool="shared-linux", actor=ALICE)
+        bulk_submit.submit_many(entries, policy_for=lambda _: POLICY, default_pool="shared-linux", actor=ALICE)
     return project.organization
 
 
@@ -99,7 +100,7 @@ def test_an_abort_half_way_leaves_the_rest(dispatcher):
     with locked_half_way(row):
         dispatcher()
         eventually(lambda: progress(row) > 0, SECONDS)
-        services.abort_bulk_action(bulk_action_ulid=row.bulk_action_ulid, actor=ALICE)
+        abort_bulk_action(bulk_action_ulid=row.bulk_action_ulid, actor=ALICE)
     eventually(lambda: progress(row) and row.status == "aborted", SECONDS)
     assert 0 < row.done < JOBS
     assert Job.objects.filter(state="canceled").count() == row.done

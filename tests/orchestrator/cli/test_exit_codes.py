@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from orchestrator import services
+from orchestrator.services import job_end
 from runtime_jobs.identifiers import uuid_of
 from runtime_jobs.models import Job
 from tests.factories import OrganizationFactory, api_token
@@ -18,11 +18,11 @@ SUBMIT = ("job", "submit", "--type", "scan", "--payload", '{"imageRef": "nginx:l
 def ending(found, *, code, **options):
     lease = found.lease
     if code:
-        services.fail(
+        job_end.fail(
             lease_ulid=lease.lease_ulid, worker=lease.worker, reason="command_failed", exit_code=code, **options
         )
     else:
-        services.complete(lease_ulid=lease.lease_ulid, worker=lease.worker, exit_code=code, **options)
+        job_end.complete(lease_ulid=lease.lease_ulid, worker=lease.worker, exit_code=code, **options)
 
 
 def end_of(process):
@@ -43,7 +43,7 @@ def test_a_submit_that_waits_ends_with_the_exit_code_of_the_job(stella, worker, 
 def test_a_job_that_failed_without_an_exit_code_is_one(stella, worker):
     job_id = stella.run(*SUBMIT).out.strip()
     lease = claim(worker).lease
-    services.fail(lease_ulid=lease.lease_ulid, worker=lease.worker, reason="command_failed", message="no image")
+    job_end.fail(lease_ulid=lease.lease_ulid, worker=lease.worker, reason="command_failed", message="no image")
     found = stella.run("job", "wait", "--id", job_id)
     assert found.code == 1
     assert "command_failed: no image" in found.err

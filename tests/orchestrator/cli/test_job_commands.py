@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from orchestrator import services
+from orchestrator.step_logs import job_log_writes
 from runtime_jobs.models import Job
 from tests.live_server import eventually
 from tests.orchestrator.protocols.stella.requests import claim, complete, fail
@@ -19,7 +19,7 @@ def value_of(finished):
 
 
 def append(found, seq, text):
-    services.append_log(lease_ulid=found.lease.lease_ulid, worker=found.lease.worker, step=0, seq=seq, chunk=text)
+    job_log_writes.append_log(lease_ulid=found.lease.lease_ulid, worker=found.lease.worker, step=0, seq=seq, chunk=text)
 
 
 def test_all_options_of_a_submit_reach_the_job(stella, tmp_path):

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
+from orchestrator.core.row_batches import RowRunner
 from orchestrator.evidence import bundle_format as form
 from orchestrator.evidence.public_keys import public_key_pem
-from orchestrator.maintenance.replays import compare_ended_replays
-from orchestrator.maintenance.rows import RowRunner
+from orchestrator.evidence.replay_tasks import compare_ended_replays
 from runtime_jobs.models import Job
 from tests.live_server import eventually
 from tests.orchestrator.cli.scripted_server import respond, scripted

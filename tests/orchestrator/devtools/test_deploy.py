@@ -14,7 +14,8 @@ import pytest
 import requests
 from django.core.management import get_commands, load_command_class
 
-from orchestrator.models import ClockBeat, DeliveryTry
+from orchestrator.core.clock_beat import ClockBeat
+from orchestrator.webhooks.models import DeliveryTry
 from tests.factories import SUBMIT_BODY, OrganizationFactory, ProjectFactory, WorkerFactory, api_token
 from tests.live_server import eventually
 from tests.orchestrator.repositories.world import Origin, added

@@ -7,13 +7,12 @@ import orjson
 import pytest
 from django.db import connection, transaction
 
-from orchestrator import services
-from orchestrator.dispatching import distribution
-from orchestrator.dispatching.distribution import distribute_page
-from orchestrator.models import Delivery, DispatchPosition, Webhook
-from orchestrator.notifications.envelopes import envelope_of
-from orchestrator.selectors.event_pages import Place, read_page
-from orchestrator.webhooks.models import WebhookStatus
+from orchestrator.events.envelopes import envelope_of
+from orchestrator.events.pages import Place, read_page
+from orchestrator.services import cancellation
+from orchestrator.webhooks import distribution
+from orchestrator.webhooks.distribution import distribute_page
+from orchestrator.webhooks.models import Delivery, DispatchPosition, Webhook, WebhookStatus
 from runtime_jobs.db_time import database_now
 from runtime_jobs.identifiers import uuid_of
 from runtime_jobs.models import JobEvent
@@ -67,7 +66,7 @@ def test_an_event_is_delivered_once_to_each_webhook_that_wants_it(project):
     steps = make_webhook(project.organization, job_types=("steps",))
     foreign = make_webhook(OrganizationFactory(slug="intruder"))
     job = submitted(project)
-    services.cancel(job_ulid=job.job_ulid, actor=ALICE, deadline_seconds=30)
+    cancellation.cancel(job_ulid=job.job_ulid, actor=ALICE, deadline_seconds=30)
     for _ in range(3):
         distributed()
     assert types(every) == ["job.queued", "job.canceled"]

@@ -7,12 +7,13 @@ import pytest
 from django.core import mail as outbox_of
 from django.core.mail.backends import locmem
 
-from orchestrator import services
-from orchestrator.dispatching.mail import mail_text, send_mail
-from orchestrator.dispatching.notifications import NO_JOB, gather, matches, send_gathered
-from orchestrator.models import Delivery, GatheredNotification, NotificationRule
-from orchestrator.notifications.envelopes import envelope_of
-from orchestrator.selectors.event_pages import Place, StoredEvent
+from orchestrator.events.envelopes import envelope_of
+from orchestrator.events.pages import Place, StoredEvent
+from orchestrator.incidents import incident_mode
+from orchestrator.services import job_end
+from orchestrator.webhooks.mail import mail_text, send_mail
+from orchestrator.webhooks.models import Delivery, GatheredNotification, NotificationRule
+from orchestrator.webhooks.notifications import NO_JOB, gather, matches, send_gathered
 from runtime_jobs.identifiers import new_event_id, new_job_id
 from runtime_jobs.models import Membership
 from runtime_jobs.priorities import PRIORITIES
@@ -133,14 +134,14 @@ def test_in_incident_mode_nothing_is_gathered_and_what_waits_is_sent(organizatio
     assert send_gathered(now=NOW) == 0
 
     until = NOW + timedelta(hours=1)
-    services.begin_incident_mode(org_slug="sandtrace", reason="a leak", until=until, actor=ALICE, now=NOW)
+    incident_mode.begin_incident_mode(org_slug="sandtrace", reason="a leak", until=until, actor=ALICE, now=NOW)
     assert send_gathered(now=NOW) == 1
     assert payload_of(Delivery.objects.get())["count"] == 2
     assert [payload_of(one)["count"] for one in gathered(failed(), failed())] == [1, 1]
     assert gathered(failed(org_slug="other")) == []
 
     assert gathered(failed(), now=until) == [], "the mode has ended"
-    services.end_incident_mode(org_slug="sandtrace", reason="found", actor=ALICE, now=NOW)
+    incident_mode.end_incident_mode(org_slug="sandtrace", reason="found", actor=ALICE, now=NOW)
     assert gathered(failed(), now=NOW) == []
 
 
@@ -172,7 +173,7 @@ def test_all_conditions_must_match(organization, webhook, terms, changes, is_mat
     submitted(ProjectFactory(organization=organization))  # with the priority of the plan team
     worker = WorkerFactory()
     taken = claimed(worker)
-    services.fail(lease_ulid=taken.lease.lease_ulid, worker=worker, reason=FailureReason.WORKER_ERROR, message="x")
+    job_end.fail(lease_ulid=taken.lease.lease_ulid, worker=worker, reason=FailureReason.WORKER_ERROR, message="x")
     make_rule(organization, webhook, gather_seconds=0, **terms)
     assert len(gathered(failed(job_id=taken.job.job_ulid, **changes))) == is_match
 

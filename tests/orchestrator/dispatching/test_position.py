@@ -3,12 +3,12 @@
 import pytest
 from django.db import connection, transaction
 
-from orchestrator import services
-from orchestrator.dispatching.distribution import distribute_page
-from orchestrator.dispatching.position import adopt_restored_events
-from orchestrator.models import Delivery, DispatchPosition
-from orchestrator.selectors.event_pages import Place, is_future
-from orchestrator.services.operator_events import record_operator_event
+from orchestrator.core.operator_events import record_operator_event
+from orchestrator.events.pages import Place, is_future
+from orchestrator.services import cancellation
+from orchestrator.webhooks.dispatch_position import adopt_restored_events
+from orchestrator.webhooks.distribution import distribute_page
+from orchestrator.webhooks.models import Delivery, DispatchPosition
 from runtime_jobs import events
 from runtime_jobs.models import JobEvent
 from tests.factories import ALICE, OPERATOR, OrganizationFactory, ProjectFactory, submitted
@@ -71,7 +71,7 @@ def test_after_a_restore_what_was_not_sent_is_sent_and_nothing_twice(project):
     record_operator_event("limit.set", target="it", actor=OPERATOR, org_slug="sandtrace")
     distributed()
     Delivery.objects.all().delete()  # those of long ago are no longer in a dump
-    services.cancel(job_ulid=sent.job_ulid, actor=ALICE, deadline_seconds=30)
+    cancellation.cancel(job_ulid=sent.job_ulid, actor=ALICE, deadline_seconds=30)
     record_operator_event("limit.lifted", target="it", actor=OPERATOR, org_slug="sandtrace")
     submitted(project)
     come_from_another_cluster()

@@ -17,11 +17,12 @@ from django.core import mail as outbox_of
 from standardwebhooks import Webhook as Receiver
 
 from config.paths import BASE_DIR
-from orchestrator import services
-from orchestrator.dispatching import mail
-from orchestrator.dispatching.distribution import distribute_page
-from orchestrator.dispatching.process import DispatcherProcess
-from orchestrator.models import Count, Delivery, DeliveryTry, NotificationRule, Webhook
+from orchestrator.core.metrics_models import Count
+from orchestrator.processes.dispatcher import DispatcherProcess
+from orchestrator.webhooks import deliveries, mail
+from orchestrator.webhooks.distribution import distribute_page
+from orchestrator.webhooks.models import Delivery, DeliveryTry, NotificationRule, Webhook
+from orchestrator.webhooks.operations import rotate_webhook_key, webhook_secret
 from orchestrator.webhooks.sender import Sender, TryResult
 from runtime_jobs.db_time import database_now
 from tests.factories import ALICE, OrganizationFactory, ProjectFactory, submitted
@@ -119,7 +120,7 @@ def test_an_event_reaches_a_receiver_of_the_standard(hook, process):
     wait_for_older_transactions()
     assert process.run_due() == 1
     ((headers, body),) = receiver.requests
-    envelope = Receiver(services.webhook_secret(webhook)).verify(body, headers)
+    envelope = Receiver(webhook_secret(webhook)).verify(body, headers)
     assert (envelope["eventType"], envelope["tenant"]) == ("job.queued", "sandtrace")
     assert headers["webhook-id"] == envelope["eventId"] == str(UUID(envelope["eventId"]))
     assert Delivery.objects.get().status == "succeeded"
@@ -129,15 +130,15 @@ def test_an_event_reaches_a_receiver_of_the_standard(hook, process):
 def test_both_secrets_sign_during_a_rotation(hook, process):
     receiver = hook()
     webhook = make_webhook(url=receiver.url)
-    former = services.webhook_secret(webhook)
-    current = services.webhook_secret(services.rotate_webhook_key(webhook_ulid=webhook.webhook_ulid, actor=ALICE))
-    services.send_test(webhook_ulid=webhook.webhook_ulid, actor=ALICE)
+    former = webhook_secret(webhook)
+    current = webhook_secret(rotate_webhook_key(webhook_ulid=webhook.webhook_ulid, actor=ALICE))
+    deliveries.send_test(webhook_ulid=webhook.webhook_ulid, actor=ALICE)
     process.run_due()
     ((headers, body),) = receiver.requests
     for secret in (former, current):
         Receiver(secret).verify(body, headers)
     Webhook.objects.update(former_secret_until=database_now() - timedelta(seconds=1))
-    services.send_test(webhook_ulid=webhook.webhook_ulid, actor=ALICE)
+    deliveries.send_test(webhook_ulid=webhook.webhook_ulid, actor=ALICE)
     process.run_due()
     headers, body = receiver.requests[1]
     assert len(headers["webhook-signature"].split()) == 1
@@ -172,7 +173,7 @@ def test_dead_letters_are_sent_again_under_their_ids(hook, process):
     receiver = hook(204)
     webhook = make_webhook(url=receiver.url)
     rows = make_deliveries(webhook, 3, status="dead", due_at=None, finished_at=database_now(), tries=8)
-    services.redeliver_many(webhook_ulid=webhook.webhook_ulid, since=None, actor=ALICE)
+    deliveries.redeliver_many(webhook_ulid=webhook.webhook_ulid, since=None, actor=ALICE)
     assert process.run_due() == 3
     assert sorted(receiver.ids) == sorted(str(row.event_id) for row in rows)
 

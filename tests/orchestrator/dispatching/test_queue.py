@@ -6,11 +6,16 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from django.db import connection
 
-from orchestrator.dispatching import queue
-from orchestrator.dispatching.queue import FinishedTry, claim_deliveries, claim_mail, record_tries, release_inactive
-from orchestrator.models import Delivery, DeliveryTry, Webhook
-from orchestrator.services.webhook_health import record_health
-from orchestrator.webhooks.models import WebhookStatus
+from orchestrator.webhooks import delivery_queue
+from orchestrator.webhooks.delivery_queue import (
+    FinishedTry,
+    claim_deliveries,
+    claim_mail,
+    record_tries,
+    release_inactive,
+)
+from orchestrator.webhooks.health import record_health
+from orchestrator.webhooks.models import Delivery, DeliveryTry, Webhook, WebhookStatus
 from orchestrator.webhooks.sender import TryResult
 from tests.factories import OrganizationFactory
 from tests.orchestrator.webhooks.world import make_deliveries, make_webhook
@@ -46,7 +51,7 @@ def test_a_claim_has_what_is_needed_to_send(webhook):
     assert (claimed.sealed_secret, claimed.sealed_former_secret) == (bytes(webhook.sealed_secret), None)
     assert (claimed.claim_count, claimed.tries, claimed.is_failing) == (1, 0, False)
     delivery.refresh_from_db()
-    assert delivery.claimed_until == NOW + queue.CLAIM_TIME
+    assert delivery.claimed_until == NOW + delivery_queue.CLAIM_TIME
 
 
 def test_what_is_claimed_is_not_claimed_again_until_its_time_is_over(webhook):
@@ -86,7 +91,7 @@ def test_a_failing_webhook_has_fewer_places(webhook):
     due(webhook, 25)
     Webhook.objects.update(failing_since=NOW)
     claimed = claim_deliveries(100, now=NOW)
-    assert (len(claimed), claimed[0].is_failing) == (queue.PLACES_WHILE_FAILING, True)
+    assert (len(claimed), claimed[0].is_failing) == (delivery_queue.PLACES_WHILE_FAILING, True)
 
 
 def test_the_capacity_bounds_a_claim(webhook):
@@ -185,28 +190,30 @@ def test_a_redelivery_begins_a_round_and_numbers_continue(webhook):
 def test_a_renewed_claim_lasts_a_minute_from_its_renewal(webhook):
     due(webhook)
     claimed = claim_deliveries(1, now=NOW)
-    assert queue.renew_claims(claimed, now=NOW + queue.RENEW_AFTER) == 0, "most tries end before: no write for them"
+    assert delivery_queue.renew_claims(claimed, now=NOW + delivery_queue.RENEW_AFTER) == 0, (
+        "most tries end before: no write for them"
+    )
     expired = NOW + timedelta(seconds=61)
-    assert queue.renew_claims(claimed, now=expired) == 1, "no other process has claimed it"
+    assert delivery_queue.renew_claims(claimed, now=expired) == 1, "no other process has claimed it"
     assert claim_deliveries(1, now=expired + timedelta(seconds=59)) == []
     assert record(claimed, result(is_success=True), now=expired) == 1
-    assert queue.renew_claims(claimed, now=expired + timedelta(seconds=60)) == 0
-    assert queue.renew_claims([]) == 0
+    assert delivery_queue.renew_claims(claimed, now=expired + timedelta(seconds=60)) == 0
+    assert delivery_queue.renew_claims([]) == 0
 
 
 def test_a_lost_claim_is_not_renewed(webhook):
     due(webhook)
     lost = claim_deliveries(1, now=NOW)
     claim_deliveries(1, now=NOW + timedelta(seconds=60))
-    assert queue.renew_claims(lost, now=NOW + timedelta(seconds=100)) == 0
+    assert delivery_queue.renew_claims(lost, now=NOW + timedelta(seconds=100)) == 0
     assert Delivery.objects.get().claimed_until == NOW + timedelta(seconds=120)
 
 
 def test_claims_that_a_process_gives_back_are_due_at_once(webhook):
     due(webhook)
     claimed = claim_deliveries(1, now=NOW)
-    queue.give_back(claimed)
-    queue.give_back([])
+    delivery_queue.give_back(claimed)
+    delivery_queue.give_back([])
     assert len(claim_deliveries(1, now=NOW)) == 1
 
 

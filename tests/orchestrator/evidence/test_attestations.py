@@ -7,10 +7,11 @@ import pytest
 from securesystemslib.dsse import Envelope
 from securesystemslib.signer import SSlibKey
 
+from orchestrator.artifacts.operations import complete_upload
+from orchestrator.artifacts.piece_operations import begin_lease_artifact
 from orchestrator.evidence.attestations import provenance_of
 from orchestrator.evidence.dsse import verify
 from orchestrator.evidence.signing_keys import public_keys
-from orchestrator.services import begin_lease_artifact, complete_upload
 from runtime_jobs.events import result_hash
 from runtime_jobs.models import StoredArtifact
 from tests.api_client import refused

@@ -8,14 +8,15 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from django.db import connection, transaction
 
-from orchestrator import services
+from orchestrator.core.operator_events import record_operator_event
 from orchestrator.evidence import bundle_format as form
+from orchestrator.evidence import replays
 from orchestrator.evidence.bundle_writing import BundleScope, write_bundle
+from orchestrator.evidence.replay_comparison import confirm_record
+from orchestrator.evidence.replays import ReplayRequest
 from orchestrator.evidence.signing_keys import create_signing_key, public_keys, retire_signing_key, sign
 from orchestrator.evidence.verifying import BundleRefused, verify_bundle
-from orchestrator.replays.comparison import confirm_record
-from orchestrator.services import ReplayRequest
-from orchestrator.services.operator_events import record_operator_event
+from orchestrator.services import job_end
 from runtime_jobs.models import Job, JobEvent
 from runtime_jobs.read_snapshot import SnapshotTimeout
 from tests.factories import OPERATOR, OrganizationFactory, ProjectFactory, claimed, submitted
@@ -114,14 +115,14 @@ class TestContent:
         assert verified(written("nobody")).lines == dict.fromkeys(form.DATA_FILES, 0)
 
     def test_a_reader_confirms_the_verdicts_of_replays(self, jobs, worker):
-        replayed = services.replay(ReplayRequest(jobs[0].job_ulid, "audit", OPERATOR)).job
+        replayed = replays.replay(ReplayRequest(jobs[0].job_ulid, "audit", OPERATOR)).job
         (record,) = entries(written(), form.REPLAYS)
         assert confirm_record(record) is None, "without a verdict there is nothing to confirm"
         assert record["replayOf"] == entries(written(), form.JOBS)[0]["job"]["jobId"]
         assert entries(written(until=replayed.created_at), form.REPLAYS) == []
         complete(claim(worker))  # the job that waited before it
         complete(claim(worker), outputs={"found": 1e22, "text": "é"}, verdict="pass")
-        row = services.compare_replay(job_ulid=replayed.job_ulid)
+        row = replays.compare_replay(job_ulid=replayed.job_ulid)
         bundle = written(since=row.decided_at)
         assert verified(bundle).lines[form.REPLAYS] == 1
         (record,) = entries(bundle, form.REPLAYS)
@@ -134,7 +135,7 @@ class TestTime:
         now = datetime.now(UTC)
         ended, open_, later = (submitted(project, now=now + timedelta(minutes=minute)) for minute in (0, 0, 10))
         lease = claimed(worker, now=now).lease.lease_ulid
-        services.fail(lease_ulid=lease, worker=worker, reason="command_failed", now=now + timedelta(minutes=1))
+        job_end.fail(lease_ulid=lease, worker=worker, reason="command_failed", now=now + timedelta(minutes=1))
 
         def found(since: int, until: int) -> list[str]:
             scope = (now + timedelta(minutes=since), now + timedelta(minutes=until))

@@ -9,9 +9,9 @@ from datetime import timedelta
 import pytest
 from django.db import DatabaseError, connection, connections, transaction
 
-from orchestrator import services
 from orchestrator.audit.runner import run_audit
 from orchestrator.evidence import checkpoints as checkpoints_module
+from orchestrator.evidence.chain_models import Checkpoint, CheckpointJob, EvidencePosition
 from orchestrator.evidence.checkpoint_files import checkpoint_files, file_checkpoints, file_of
 from orchestrator.evidence.checkpoints import (
     are_checkpoints_due,
@@ -24,8 +24,8 @@ from orchestrator.evidence.dsse import verify
 from orchestrator.evidence.exporting import ExportServer
 from orchestrator.evidence.positions import read_everything_again
 from orchestrator.evidence.signing_keys import SigningKeyError, public_keys
-from orchestrator.maintenance.evidence import RETRY_SECONDS, CheckpointTask
-from orchestrator.models import Checkpoint, CheckpointJob, EvidencePosition
+from orchestrator.evidence.tasks import RETRY_SECONDS, CheckpointTask
+from orchestrator.services import pruning
 from runtime_jobs import events
 from runtime_jobs.db_time import database_now
 from runtime_jobs.models import Job
@@ -191,7 +191,7 @@ def test_retention_leaves_what_was_signed():
     kept, old = ended_job(), ended_job()
     checkpoints()
     cutoff = database_now() + timedelta(hours=1)
-    services.delete_finished_jobs(job_ids=[old.pk], finished_before=cutoff)
+    pruning.delete_finished_jobs(job_ids=[old.pk], finished_before=cutoff)
     assert set(Job.objects.values_list("pk", flat=True)) == {kept.pk}
     rows = dict(CheckpointJob.objects.values_list("job_ulid", "deleted_at"))
     assert rows[kept.job_ulid] is None

@@ -13,14 +13,14 @@ import pytest
 
 from config.paths import BASE_DIR
 from leases.models import Lease
-from orchestrator import services
-from orchestrator.dispatching.process import DispatcherProcess
 from orchestrator.evidence import exporting
 from orchestrator.evidence.exporting import ExportServer
 from orchestrator.evidence.models import AuditBundle, SigningKey
 from orchestrator.evidence.signing_keys import SigningKeyError, public_keys
 from orchestrator.evidence.verifying import verify_bundle
-from orchestrator.selectors.job_logs import stored
+from orchestrator.processes.dispatcher import DispatcherProcess
+from orchestrator.services import credentials, expiry, worker_state
+from orchestrator.step_logs.job_log_reads import stored
 from runtime_jobs.errors import Invalid
 from runtime_jobs.models import Job, StoredArtifact
 from runtime_jobs.read_snapshot import SnapshotTimeout
@@ -102,7 +102,7 @@ class TestServing:
     def test_the_pool_is_reserved(self):
         pool = PoolFactory(slug="exports")
         with pytest.raises(Invalid):
-            services.register_worker(slug="mine", pool=pool, capacity=1, labels=[], capabilities=[], actor=OPERATOR)
+            credentials.register_worker(slug="mine", pool=pool, capacity=1, labels=[], capabilities=[], actor=OPERATOR)
 
     def test_the_worker_is_created_once(self, alice):
         for _ in range(2):
@@ -196,7 +196,7 @@ class TestTrouble:
         shown = export(alice)
 
         def write(_file, _scope, *, max_seconds, on_page):
-            services.revoke(job_ulid=ended(shown).job_ulid, actor=OPERATOR, reason="test")
+            worker_state.revoke(job_ulid=ended(shown).job_ulid, actor=OPERATOR, reason="test")
             eventually(lambda: stopped(on_page))
 
         monkeypatch.setattr(exporting, "BEATS_PER_INTERVAL", 1000)
@@ -245,7 +245,7 @@ def test_a_process_that_is_killed_while_it_writes_leaves_nothing(alice, tmp_path
     assert (ran.returncode, ran.stdout) == (-signal.SIGKILL, "writing\n"), ran.stderr
     assert list(temporary.iterdir()) == []
     assert not StoredArtifact.objects.exists()
-    services.expire(job_ulid=row_of(shown).job_ulid, now=Lease.objects.get().expires_at)
+    expiry.expire(job_ulid=row_of(shown).job_ulid, now=Lease.objects.get().expires_at)
     assert ExportServer().serve_next()
     assert ended(shown).state == "succeeded"
     assert ended(shown).attempt == 2

@@ -8,9 +8,9 @@ from django.db import DatabaseError, OperationalError, connection, connections, 
 
 from orchestrator.audit.runner import run_audit
 from orchestrator.evidence import operator_chains
+from orchestrator.evidence.chain_models import EvidenceChain, EvidencePosition, OperatorEventLink
 from orchestrator.evidence.operator_chains import delete_operator_events, link_hash, link_operator_events
 from orchestrator.evidence.positions import OPERATOR_EVENTS, lock_position, read_everything_again
-from orchestrator.models import EvidenceChain, EvidencePosition, OperatorEventLink
 from runtime_jobs import events
 from runtime_jobs.db_time import database_now
 from runtime_jobs.models import OperatorEvent

@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from orchestrator import services
+from orchestrator.core.operator_events import record_operator_event
+from orchestrator.evidence.chain_models import Checkpoint
 from orchestrator.evidence.checkpoints import write_checkpoints
 from orchestrator.evidence.operator_chains import link_operator_events
-from orchestrator.models import Checkpoint
-from orchestrator.services.operator_events import record_operator_event
+from orchestrator.services import job_end
 from runtime_jobs.models import Job, OperatorEvent, Organization, Project
 from tests.factories import OPERATOR, OrganizationFactory, ProjectFactory, WorkerFactory, claimed, submitted
 from tests.older_transactions import wait_for_older_transactions
@@ -22,7 +22,7 @@ def ended_job(slug: str = "acme", **result: Any) -> Job:
     """Return a job of the organization that a worker has failed."""
     job = submitted(project_of(slug))
     lease = claimed(WorkerFactory()).lease
-    services.fail(
+    job_end.fail(
         lease_ulid=lease.lease_ulid,
         worker=lease.worker,
         reason="command_failed",

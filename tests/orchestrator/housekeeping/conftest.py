@@ -11,5 +11,5 @@ def kinds(monkeypatch):
     found: dict[str, registry.TaskKind] = {}
     for module in ("orchestrator.housekeeping.registry", "orchestrator.housekeeping.queue"):
         monkeypatch.setattr(f"{module}.KINDS", found)
-    monkeypatch.setattr("orchestrator.housekeeping.process.KINDS", found)
+    monkeypatch.setattr("orchestrator.processes.housekeeping.KINDS", found)
     return found

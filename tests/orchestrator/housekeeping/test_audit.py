@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from django.core.management import call_command
 
-from orchestrator import services
 from orchestrator.audit.runner import audit_objects, run_audit
 from orchestrator.housekeeping.models import HousekeepingTask
 from orchestrator.housekeeping.queue import claim_task, record_failure, record_success, release_claim, request_task
+from orchestrator.repositories.operations import add_repository
 from orchestrator.repositories.tasks import MIRROR
 from runtime_jobs.db_time import database_now
 from runtime_jobs.models import Repository, StoredArtifact, WorkflowRun
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.django_db
 @pytest.fixture
 def repository():
     """A repository that is two hours old, with its task."""
-    repository = services.add_repository(
+    repository = add_repository(
         project=ProjectFactory(), full_name="acme/web", origin="https://github.com/acme/web", actor=OPERATOR
     )
     Repository.objects.update(created_at=database_now() - timedelta(hours=2))

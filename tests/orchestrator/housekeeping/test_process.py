@@ -12,12 +12,12 @@ import pytest
 from django.db import OperationalError, connection
 
 from config.paths import BASE_DIR
-from orchestrator.housekeeping import process as process_module
+from orchestrator.core.metrics_models import Count
 from orchestrator.housekeeping.models import HousekeepingTask
-from orchestrator.housekeeping.process import HousekeepingProcess
 from orchestrator.housekeeping.queue import claim_task, request_task, request_tasks
 from orchestrator.housekeeping.registry import PermanentFailure, SubjectGone, task
-from orchestrator.models import Count
+from orchestrator.processes import housekeeping as process_module
+from orchestrator.processes.housekeeping import HousekeepingProcess
 from tests.live_server import eventually
 from tests.orchestrator.repositories.world import Origin, added
 

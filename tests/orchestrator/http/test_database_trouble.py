@@ -7,8 +7,8 @@ import psycopg
 import pytest
 from django.db import DatabaseError, connection
 
-from orchestrator import services
-from orchestrator.services.unit_of_work import MAX_ATTEMPTS, operation
+from orchestrator.core.unit_of_work import MAX_ATTEMPTS, operation
+from orchestrator.services import worker_state
 from runtime_jobs.models import Job
 from tests.api_client import Caller, problem_of
 from tests.db_snapshot import nothing_lost
@@ -62,7 +62,7 @@ def test_a_job_that_somebody_else_holds_is_busy(alice, project, elsewhere):
 def test_the_messages_of_its_holder_are_busy_too_and_may_be_sent_again(project, elsewhere):
     job = submitted(project)
     lease = claimed().lease
-    worker = Caller(services.rotate_worker_token(worker_id=lease.worker_id, actor=OPERATOR))
+    worker = Caller(worker_state.rotate_worker_token(worker_id=lease.worker_id, actor=OPERATOR))
     elsewhere.execute("SELECT FROM runtime_jobs WHERE job_ulid = %s FOR UPDATE", [job.job_ulid])
     failed = {"result": {"status": "failed", "reason": "worker_error"}}
     busy(lambda: worker.post(f"/v1/runtime/leases/{lease.lease_ulid}/fail", failed))

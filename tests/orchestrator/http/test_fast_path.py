@@ -14,7 +14,6 @@ from django.utils import timezone
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from orchestrator import services
 from orchestrator.http.asgi.long_poll import WAIT_SECONDS, PollAttempt
 from orchestrator.http.asgi.sync_handler import DISCONNECTED, SyncASGIHandler
 from orchestrator.http.auth import authentication
@@ -24,6 +23,7 @@ from orchestrator.http.fast_path import FastPath, FastResponse
 from orchestrator.http.observability.routes import _template
 from orchestrator.http.wsgi import FastPathWSGI
 from orchestrator.protocols.native.fast_routes import ROUTES
+from orchestrator.services import job_end, worker_state
 from runtime_jobs.models import ApiToken
 from runtime_jobs.models.tenants import Scope
 from tests.factories import (
@@ -77,14 +77,14 @@ def world(organization, settings):
     submitted(project), submitted(project), submitted(project)
     held = claimed(worker).lease
     ended = claimed(worker).lease
-    services.complete(lease_ulid=ended.lease_ulid, worker=worker, exit_code=0, result={}, ingest_run_id="run-1")
+    job_end.complete(lease_ulid=ended.lease_ulid, worker=worker, exit_code=0, result={}, ingest_run_id="run-1")
     revoked, expired = api_token(organization), api_token(organization)
     ApiToken.objects.filter(digest=digest_of(revoked)).update(revoked_at=timezone.now())
     ApiToken.objects.filter(digest=digest_of(expired)).update(expires_at=timezone.now() - timedelta(seconds=1))
     gone = WorkerFactory(slug="gone")
-    services.set_worker_state(worker_id=gone.worker_id, state=WorkerState.REVOKED, actor=OPERATOR)
+    worker_state.set_worker_state(worker_id=gone.worker_id, state=WorkerState.REVOKED, actor=OPERATOR)
     drained = WorkerFactory(slug="drained")
-    services.set_worker_state(worker_id=drained.worker_id, state=WorkerState.DRAINING, actor=OPERATOR)
+    worker_state.set_worker_state(worker_id=drained.worker_id, state=WorkerState.DRAINING, actor=OPERATOR)
     return SimpleNamespace(
         held=held.lease_ulid,
         ended=ended.lease_ulid,
@@ -330,7 +330,7 @@ def test_a_failure_is_answered_alike(handlers, world, kind, caplog, monkeypatch)
     def fail(**_):
         raise RuntimeError("on purpose")
 
-    monkeypatch.setattr(services, "renew", fail)
+    monkeypatch.setattr("orchestrator.services.heartbeat.renew", fail)
     compare(handlers, kind, {"": post(world, f"{LEASES}/{world.held}/heartbeat", {})}, caplog, is_fast=True)
 
 

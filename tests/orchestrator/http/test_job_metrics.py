@@ -9,13 +9,15 @@ import pytest
 from django.db import connection, transaction
 
 from leases.models import Breaker, BreakerState
-from orchestrator import services
+from orchestrator.core import metrics_aggregation
+from orchestrator.core.metrics_aggregation import EventCounter
+from orchestrator.core.metrics_models import Count, MetricsPosition
 from orchestrator.http.observability import job_metrics
-from orchestrator.maintenance import metrics_aggregation
-from orchestrator.maintenance.metrics_aggregation import EventCounter
-from orchestrator.maintenance.scheduler import Scheduler
-from orchestrator.models import Count, MetricsPosition
-from orchestrator.selectors.job_log_events import START, JobLogEvents
+from orchestrator.processes.scheduler import Scheduler
+from orchestrator.services import cancellation, claiming, expiry, heartbeat, job_end, late_results, limits, retries
+from orchestrator.services.submission import submit
+from orchestrator.step_logs import job_log_writes
+from orchestrator.step_logs.job_log_events import START, JobLogEvents
 from runtime_jobs.db_time import database_now
 from runtime_jobs.models import Job
 from runtime_jobs.specs import JOB_TYPES, PayloadSpec
@@ -51,7 +53,7 @@ def tally():
 def failed(project, reason="worker_error"):
     submitted(project)
     lease = claimed().lease
-    services.fail(lease_ulid=lease.lease_ulid, worker=lease.worker, reason=reason)
+    job_end.fail(lease_ulid=lease.lease_ulid, worker=lease.worker, reason=reason)
     return lease.job_id
 
 
@@ -59,8 +61,8 @@ def test_failures_retries_and_cancels_are_counted_by_type_and_reason(tally, orga
     project = organization.projects.get()
     for reason in ("worker_error", "worker_error", "checkout_failed"):
         job = failed(project, reason)
-    again = services.retry(job_ulid=job, actor=ALICE, reason="again").job
-    services.cancel(job_ulid=again.job_ulid, actor=ALICE, deadline_seconds=30)
+    again = retries.retry(job_ulid=job, actor=ALICE, reason="again").job
+    cancellation.cancel(job_ulid=again.job_ulid, actor=ALICE, deadline_seconds=30)
     tally.advance()
     text = scrape()
     assert value(text, 'job_failures_total{jobType="runtime",reason="worker_error"}') == 2
@@ -124,7 +126,7 @@ def test_how_long_jobs_take_is_a_histogram(tally, organization):
     project = organization.projects.get()
     failed(project)
     waiting = submitted(project)
-    services.cancel(job_ulid=waiting.job_ulid, actor=ALICE, deadline_seconds=30)
+    cancellation.cancel(job_ulid=waiting.job_ulid, actor=ALICE, deadline_seconds=30)
     tally.advance()
     text = scrape()
     name = 'job_latency_seconds_{}{{jobType="runtime",phase="{}"}}'
@@ -144,19 +146,19 @@ def test_a_heartbeat_counts_when_it_has_extended_a_lease(tally, organization):
     lease = claimed().lease
     tally.advance()
     before = value(scrape(), 'lease_extensions_total{jobType="runtime"}') or 0
-    services.renew(lease_ulid=lease.lease_ulid, worker=lease.worker, phase="executing")
+    heartbeat.renew(lease_ulid=lease.lease_ulid, worker=lease.worker, phase="executing")
     tally.advance()
     tally.advance()
     assert value(scrape(), 'lease_extensions_total{jobType="runtime"}') == before + 1
 
 
 def at_its_limit(organization):
-    services.set_limit(org_slug=organization.slug, max_active=1, actor=OPERATOR, reason="test")
+    limits.set_limit(org_slug=organization.slug, max_active=1, actor=OPERATOR, reason="test")
     worker = WorkerFactory()
     for _ in range(2):
         submitted(organization.projects.get())
     claimed(worker)
-    assert services.claim(worker=worker, offer=offer(worker)) is None
+    assert claiming.claim(worker=worker, offer=offer(worker)) is None
 
 
 def test_a_wait_for_a_limit_counts_once_and_for_the_tenant_that_a_setting_names(tally, organization, settings):
@@ -239,7 +241,7 @@ def executed(priority: int, waited: float) -> Job:
     with transaction.atomic():
         demanding(job, priority=priority)
     claim = claimed()
-    services.report(lease_ulid=claim.lease.lease_ulid, worker=claim.lease.worker, phase="executing")
+    heartbeat.report(lease_ulid=claim.lease.lease_ulid, worker=claim.lease.worker, phase="executing")
     job.refresh_from_db()
     Job.objects.filter(pk=job.pk).update(created_at=job.executing_at - timedelta(seconds=waited))
     return job
@@ -261,10 +263,10 @@ def test_the_queue_time_is_counted_by_the_tier_of_the_priority(tally, organizati
 def test_claims_updates_and_late_results_are_counted(tally, organization):
     job = submitted_steps(policy=LATE_POLICY)
     claim = claimed(job_types=("steps",))
-    services.report(lease_ulid=claim.lease.lease_ulid, worker=claim.lease.worker, phase="executing")
-    services.expire(job_ulid=job.job_ulid, now=database_now() + timedelta(days=1))
-    services.complete_late(job_ulid=job.job_ulid, worker=claim.lease.worker)
-    services.settle(job_ulid=job.job_ulid)
+    heartbeat.report(lease_ulid=claim.lease.lease_ulid, worker=claim.lease.worker, phase="executing")
+    expiry.expire(job_ulid=job.job_ulid, now=database_now() + timedelta(days=1))
+    late_results.complete_late(job_ulid=job.job_ulid, worker=claim.lease.worker)
+    late_results.settle(job_ulid=job.job_ulid)
     tally.advance()
     text = scrape()
     assert value(text, 'job_claims_total{job_type="steps"}') == 1
@@ -304,14 +306,14 @@ def test_pack_runs_have_metrics_of_their_own(tally, organization):
     assert value(text, "pack_run_heartbeats_total") == value(text, "pack_run_artifacts_total") == 0
     given = submission(organization.projects.get(), PayloadSpec("pack-run", simple_payload(organization), 300))
     policy = JOB_TYPES["pack-run"].policy(**TIMINGS)
-    services.submit(given, policy=policy, default_pool="shared-linux", actor=ALICE)
+    submit(given, policy=policy, default_pool="shared-linux", actor=ALICE)
     taken = claimed(job_types=("pack-run",))
     lease = {"lease_ulid": taken.lease.lease_ulid, "worker": taken.lease.worker}
-    services.renew(**lease)
+    heartbeat.renew(**lease)
     tally.advance()
     assert value(scrape(), "pack_run_heartbeats_total") == 1
-    artifacts = [services.ArtifactRef("log", f"https://example.com/{name}") for name in "ab"]
-    services.complete(**lease, exit_code=0, artifacts=artifacts)
+    artifacts = [job_end.ArtifactRef("log", f"https://example.com/{name}") for name in "ab"]
+    job_end.complete(**lease, exit_code=0, artifacts=artifacts)
     tally.advance()
     text = scrape()
     assert value(text, "pack_run_artifacts_total") == 2
@@ -322,15 +324,15 @@ def test_pack_runs_have_metrics_of_their_own(tally, organization):
 def test_the_lag_of_a_followed_log_of_a_pack_run_is_measured(organization):
     given = submission(organization.projects.get(), PayloadSpec("pack-run", simple_payload(organization), 300))
     policy = JOB_TYPES["pack-run"].policy(**TIMINGS)
-    services.submit(given, policy=policy, default_pool="shared-linux", actor=ALICE)
+    submit(given, policy=policy, default_pool="shared-linux", actor=ALICE)
     taken = claimed(job_types=("pack-run",))
     lease = {"lease_ulid": taken.lease.lease_ulid, "worker": taken.lease.worker}
-    services.append_log(**lease, seq=0, chunk=b"one\n")
+    job_log_writes.append_log(**lease, seq=0, chunk=b"one\n")
     name = "pack_run_logs_stream_lag_seconds_count"
     before = value(scrape(), name)
     first = JobLogEvents().read(taken.job.job_ulid, START)
     assert value(scrape(), name) == before, "the begin of a log may be old"
-    services.append_log(**lease, seq=1, chunk=b"two\n")
+    job_log_writes.append_log(**lease, seq=1, chunk=b"two\n")
     assert b"chunk" in JobLogEvents().read(taken.job.job_ulid, first.position).data
     assert value(scrape(), name) == before + 1
 

@@ -8,7 +8,6 @@ import sys
 import pytest
 from django.conf import settings as django_settings
 
-from orchestrator import services
 from orchestrator.http.observability.log_redaction import Redaction, redacted
 from orchestrator.services.credentials import WEBHOOK_PREFIX
 from runtime_jobs.identifiers import fingerprint, new_lease_id
@@ -80,8 +79,17 @@ def test_a_crash_is_reported_with_its_traceback_and_without_the_lease(
         raise KeyError(f"the lease {kwargs['lease_ulid']} of {worker.token}")
 
     monkeypatch.setattr("orchestrator.protocols.native.leases.views.require_run", lambda **_: None)
-    names = {"heartbeat": "renew", "logs": "append_log", "acknowledge-cancel": "acknowledge_cancel"}
-    monkeypatch.setattr(services, names.get(word, word), crash)
+    functions = {
+        "acknowledge": "services.heartbeat.acknowledge",
+        "heartbeat": "services.heartbeat.renew",
+        "report": "services.heartbeat.report",
+        "release": "services.heartbeat.release",
+        "logs": "step_logs.job_log_writes.append_log",
+        "complete": "services.job_end.complete",
+        "fail": "services.job_end.fail",
+        "acknowledge-cancel": "services.job_end.acknowledge_cancel",
+    }
+    monkeypatch.setattr(f"orchestrator.{functions[word]}", crash)
     response = wendy.post(f"{LEASE}/{lease_id}/{word}", bodies.get(word, {}))
     assert response.status_code == 500
     assert response.json()["code"] == "internal_error"

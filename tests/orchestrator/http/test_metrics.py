@@ -10,8 +10,8 @@ from django.utils import timezone
 
 from benchmarks.tenants import fill
 from leases.models import Lease
+from orchestrator.core.clock_beat import ClockBeat
 from orchestrator.http.observability import job_metrics, metrics
-from orchestrator.models import ClockBeat
 from tests.api_client import Caller, problem_of
 from tests.db_snapshot import nothing_lost
 from tests.factories import api_token, claimed, submitted

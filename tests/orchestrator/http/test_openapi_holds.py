@@ -16,8 +16,10 @@ from drf_spectacular.generators import SchemaGenerator
 from hypothesis import HealthCheck, given, settings
 
 from config.paths import BASE_DIR
-from orchestrator import services
-from orchestrator.services import BatchJob, BatchSubmission
+from orchestrator.artifacts import piece_operations
+from orchestrator.artifacts.operations import complete_upload
+from orchestrator.services import batches, limits
+from orchestrator.services.batches import BatchJob, BatchSubmission
 from runtime_jobs.identifiers import uuid_of
 from runtime_jobs.models import Job, StoredArtifact
 from runtime_jobs.specs import configured_policy
@@ -150,7 +152,7 @@ def something_there(cast, path):
     if "{batch_id}" in path:
         ids["batch_id"] = a_batch(cast)
     if "{limit_id}" in path:
-        ids["limit_id"] = str(services.set_limit(org_slug="sandtrace", max_active=99, actor=ALICE, reason="test").pk)
+        ids["limit_id"] = str(limits.set_limit(org_slug="sandtrace", max_active=99, actor=ALICE, reason="test").pk)
     if "{artifact_id}" in path:
         ids["artifact_id"] = an_artifact(cast, lease)
     if path.startswith(OF_DOCUMENT_004):
@@ -159,8 +161,8 @@ def something_there(cast, path):
 
 
 def an_artifact(cast, lease):
-    row = services.begin_lease_artifact(lease_ulid=lease.lease_ulid, worker=cast.worker, name="a", size_bytes=0)
-    services.complete_upload(StoredArtifact, row.pk, size_bytes=0, sha256="0" * 64, publish=lambda: None)
+    row = piece_operations.begin_lease_artifact(lease_ulid=lease.lease_ulid, worker=cast.worker, name="a", size_bytes=0)
+    complete_upload(StoredArtifact, row.pk, size_bytes=0, sha256="0" * 64, publish=lambda: None)
     return row.artifact_ulid
 
 
@@ -201,9 +203,7 @@ def a_batch(cast):
         details={},
     )
     jobs = [BatchJob(made.spec)]
-    outcome = services.submit_batch(
-        origin, jobs, policy_for=configured_policy, default_pool="shared-linux", actor=ALICE
-    )
+    outcome = batches.submit_batch(origin, jobs, policy_for=configured_policy, default_pool="shared-linux", actor=ALICE)
     return outcome.batch.batch_ulid
 
 

@@ -8,11 +8,13 @@ from django.db import connection, transaction
 from django.utils import timezone
 from rest_framework.exceptions import AuthenticationFailed
 
-from orchestrator import checks, services
-from orchestrator.http.auth import authentication, principal_cache
+from orchestrator import checks
+from orchestrator.core import principal_cache
+from orchestrator.core.principal_cache import CHANNEL, MAX_SECONDS, PrincipalCache, principals
+from orchestrator.http.auth import authentication
 from orchestrator.http.auth.authentication import SEEN_EVERY, authenticate_bearer
-from orchestrator.http.auth.principal_cache import CHANNEL, MAX_SECONDS, PrincipalCache, principals
-from orchestrator.notifications.hub import NotificationHub
+from orchestrator.pubsub.hub import NotificationHub
+from orchestrator.services import credentials, worker_state
 from runtime_jobs.models import ApiToken
 from tests.factories import OPERATOR, OrganizationFactory, PoolFactory, WorkerFactory, api_token
 from workers.models import Worker
@@ -86,7 +88,7 @@ def test_what_a_transaction_reads_is_not_kept(queries):
 def test_a_revoked_token_is_refused_at_once_where_it_was_revoked():
     token = api_token(OrganizationFactory())
     caller(token)
-    services.revoke_api_token(token_id=ApiToken.objects.get().pk, actor=OPERATOR, reason="leaked")
+    credentials.revoke_api_token(token_id=ApiToken.objects.get().pk, actor=OPERATOR, reason="leaked")
     refused(token)
 
 
@@ -96,9 +98,9 @@ def test_a_worker_is_refused_at_once_where_its_token_was_ended(change):
     worker = WorkerFactory()
     caller(worker.token)
     if change == "revoked":
-        services.set_worker_state(worker_id=worker.worker_id, state=WorkerState.REVOKED, actor=OPERATOR)
+        worker_state.set_worker_state(worker_id=worker.worker_id, state=WorkerState.REVOKED, actor=OPERATOR)
     else:
-        services.rotate_worker_token(worker_id=worker.worker_id, actor=OPERATOR)
+        worker_state.rotate_worker_token(worker_id=worker.worker_id, actor=OPERATOR)
     refused(worker.token)
 
 
@@ -237,7 +239,7 @@ def test_a_revocation_during_the_query_is_not_overwritten_by_its_result(monkeypa
     class Overtaken:
         def first(self, digest):
             row = query.first(digest)
-            services.set_worker_state(worker_id=worker.worker_id, state=WorkerState.REVOKED, actor=OPERATOR)
+            worker_state.set_worker_state(worker_id=worker.worker_id, state=WorkerState.REVOKED, actor=OPERATOR)
             return row
 
     monkeypatch.setattr(authentication, "_WORKER", Overtaken())

@@ -7,8 +7,7 @@ from ipaddress import ip_address
 import pytest
 from django.db import connection
 
-from orchestrator.http.request_limits import RequestRateExceeded, RequestRates, count_request
-from orchestrator.models import RequestWindow
+from orchestrator.http.request_limits import RequestRateExceeded, RequestRates, RequestWindow, count_request
 
 pytestmark = pytest.mark.django_db
 

@@ -3,7 +3,7 @@
 import pytest
 from django.test import Client
 
-from orchestrator.http.auth.principals import OF_ROLE, client_of_person
+from orchestrator.core.principals import OF_ROLE, client_of_person
 from runtime_jobs.models import MemberRole, Membership
 from runtime_jobs.models.tenants import Scope
 from tests.factories import OrganizationFactory, ProjectFactory, submitted

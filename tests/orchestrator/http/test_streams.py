@@ -14,8 +14,8 @@ from orchestrator.http.asgi.http_protocol import EXTENSION, ClientConnection
 from orchestrator.http.asgi.streams import CountedResponse, StreamEnd, StreamRegistry, deliver
 from orchestrator.http.auth.credentials import Credential
 from orchestrator.http.errors.problems import ApiError
-from orchestrator.notifications.log_hub import SourceUnavailable
-from orchestrator.notifications.metrics import ENDED
+from orchestrator.pubsub.log_hub import SourceUnavailable
+from orchestrator.pubsub.metrics import ENDED
 
 ALICE = Credential("token:1", "", "sandtrace", counts_for_organization=True)
 BOB = Credential("token:2", "", "sandtrace", counts_for_organization=True)

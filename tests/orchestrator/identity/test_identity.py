@@ -9,7 +9,7 @@ from django.core.management import call_command
 from django.test import Client
 from django.utils import timezone
 
-from orchestrator import services
+from orchestrator.identity.keys import PUBLISHED_AFTER, PUBLISHED_BEFORE, ensure_identity_key, rotate_identity_key
 from orchestrator.identity.request_tokens import (
     TOKEN_VARIABLE,
     URL_VARIABLE,
@@ -20,7 +20,7 @@ from orchestrator.identity.request_tokens import (
 )
 from orchestrator.identity.tasks import rotate_regularly
 from orchestrator.identity.tokens import IdentityRefused, identity_token, key_set
-from orchestrator.services.identity_keys import PUBLISHED_AFTER, PUBLISHED_BEFORE
+from orchestrator.services import worker_state
 from runtime_jobs.models import IdentityKey, Job, OperatorEvent
 from tests.factories import COMMIT, OPERATOR
 from tests.workflow_jobs import claimed_workflow_job, make_repository
@@ -138,7 +138,7 @@ class TestRefusals:
     def test_an_ended_job_gets_none(self, found):
         token = request_token(found)
         assert call(token).status_code == 200
-        services.revoke(job_ulid=found.job.job_ulid, actor=OPERATOR, reason="test")
+        worker_state.revoke(job_ulid=found.job.job_ulid, actor=OPERATOR, reason="test")
         answer = call(token)
         assert (answer.status_code, answer.json()["code"]) == (403, "identity_refused")
 
@@ -182,9 +182,9 @@ class TestRefusals:
 class TestKeys:
     def test_a_new_key_is_published_before_it_signs(self, found):
         begin = timezone.now()
-        services.ensure_identity_key(now=begin)
+        ensure_identity_key(now=begin)
         (old,) = key_set(begin)["keys"]
-        new = services.rotate_identity_key(actor=OPERATOR, reason="regular", now=begin)
+        new = rotate_identity_key(actor=OPERATOR, reason="regular", now=begin)
         assert [key["kid"] for key in key_set(begin)["keys"]] == [new.kid, old["kid"]]
         before = begin + PUBLISHED_BEFORE - timedelta(seconds=1)
         assert self.kid_at(found, before) == old["kid"]
@@ -194,12 +194,12 @@ class TestKeys:
     def test_a_verifier_with_a_set_of_the_last_hour_verifies_each_token_until_its_end(self, found):
         """Over a rotation. The sets are read in the order of time, as a verifier reads and caches them."""
         begin, step = timezone.now(), timedelta(minutes=10)
-        services.ensure_identity_key(now=begin)
+        ensure_identity_key(now=begin)
         sets, tokens, kids = [], [], set()
         for number in range(6 * 28):
             now = begin + number * step
             if number == 9:
-                services.rotate_identity_key(actor=OPERATOR, reason="regular", now=now)
+                rotate_identity_key(actor=OPERATOR, reason="regular", now=now)
             sets.append(key_set(now))
             tokens.append(self.token_at(found, now))
             kids.add(jwt.get_unverified_header(tokens[-1])["kid"])
@@ -210,26 +210,26 @@ class TestKeys:
 
     def test_a_replaced_key_is_withdrawn_after_the_last_token(self, found):
         begin = timezone.now()
-        services.ensure_identity_key(now=begin)
-        new = services.rotate_identity_key(actor=OPERATOR, reason="regular", now=begin)
+        ensure_identity_key(now=begin)
+        new = rotate_identity_key(actor=OPERATOR, reason="regular", now=begin)
         end = begin + PUBLISHED_BEFORE + PUBLISHED_AFTER
         assert len(key_set(end - timedelta(seconds=1))["keys"]) == 2
         assert [key["kid"] for key in key_set(end)["keys"]] == [new.kid]
-        services.rotate_identity_key(actor=OPERATOR, reason="again", now=end)
+        rotate_identity_key(actor=OPERATOR, reason="again", now=end)
         assert IdentityKey.objects.count() == 2  # the withdrawn one is deleted
 
     def test_an_urgent_rotation_withdraws_all_others_at_once(self, found):
         begin = timezone.now()
-        services.ensure_identity_key(now=begin)
+        ensure_identity_key(now=begin)
         token = self.token_at(found, begin)
-        services.rotate_identity_key(actor=OPERATOR, reason="leaked", is_urgent=True, now=begin)
+        rotate_identity_key(actor=OPERATOR, reason="leaked", is_urgent=True, now=begin)
         with pytest.raises(StopIteration):
             verified(token, key_set(begin))
         assert verified(self.token_at(found, begin), key_set(begin))
 
     def test_housekeeping_replaces_an_old_key_once(self, settings):
         settings.IDENTITY_KEY_DAYS = 90
-        services.ensure_identity_key(now=timezone.now() - timedelta(days=91))
+        ensure_identity_key(now=timezone.now() - timedelta(days=91))
         rotate_regularly("")
         rotate_regularly("")
         assert IdentityKey.objects.count() == 2
@@ -241,14 +241,14 @@ class TestKeys:
         assert IdentityKey.objects.count() == 2
 
     def test_the_command_rotates(self):
-        services.ensure_identity_key()
+        ensure_identity_key()
         call_command("rotateidentitykey", "--reason", "test", stdout=(out := io.StringIO()))
         new = IdentityKey.objects.latest("pk")
         assert out.getvalue() == f"{new.kid} signs from {new.signs_from:%Y-%m-%d %H:%M:%S} UTC.\n"
 
     def test_the_first_key_is_created_once(self):
-        services.ensure_identity_key()
-        services.ensure_identity_key()
+        ensure_identity_key()
+        ensure_identity_key()
         assert IdentityKey.objects.count() == 1
 
     @staticmethod

@@ -5,9 +5,9 @@ from importlib import import_module
 import pytest
 from django.db import connection
 
-from orchestrator import services
 from orchestrator.audit.runner import run_audit
 from orchestrator.ingest.models import Run
+from orchestrator.services import expiry, job_end, worker_state
 from runtime_jobs.models import Job
 from tests.api_client import Caller, refused
 from tests.factories import OPERATOR, WorkerFactory, submitted
@@ -96,9 +96,9 @@ def test_a_worker_that_holds_the_job_again_uploads_it_again(queued, worker, wend
 def test_no_ended_lease_opens_ingest(job, worker, wendy, payload, end):
     lease = job.leases.get()
     if end == "expired":
-        services.expire(job_ulid=job.job_ulid, now=lease.expires_at)
+        expiry.expire(job_ulid=job.job_ulid, now=lease.expires_at)
     elif end == "revoked":
-        services.revoke(job_ulid=job.job_ulid, actor=OPERATOR, reason="x")
+        worker_state.revoke(job_ulid=job.job_ulid, actor=OPERATOR, reason="x")
     else:
         wendy.post(f"{LEASES}/{lease.lease_ulid}/fail", {"result": {"status": "failed", "reason": "worker_error"}})
     refused(lambda: wendy.post(PATH, encoded(payload)), 409, "stale_lease")
@@ -165,7 +165,7 @@ class TestRunsOfTheReleaseBefore:
 
     def test_the_audit_names_a_job_whose_run_is_another_workers(self, job, worker, wendy, mallory, payload):
         self.stored(job, mallory, payload)
-        services.complete(lease_ulid=job.leases.get().lease_ulid, worker=worker, ingest_run_id="run_old")
+        job_end.complete(lease_ulid=job.leases.get().lease_ulid, worker=worker, ingest_run_id="run_old")
         [finding] = run_audit()
         assert (finding.code, finding.broken_for) == ("I18", (job.job_ulid,))
         Run.objects.all().delete()

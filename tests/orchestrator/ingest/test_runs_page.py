@@ -4,8 +4,8 @@ import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 
-from orchestrator import services
 from orchestrator.http.auth.login_throttle import PER_NAME_AND_NETWORK
+from orchestrator.services import job_end
 from runtime_jobs.models import Membership
 from tests.factories import OrganizationFactory, ProjectFactory, claimed, submitted
 
@@ -27,7 +27,7 @@ def mia() -> User:
 def uploaded(organization, run_id: str, **changes) -> None:
     submitted(ProjectFactory(organization=organization), **changes)
     lease = claimed().lease
-    services.complete(lease_ulid=lease.lease_ulid, worker=lease.worker, ingest_run_id=run_id)
+    job_end.complete(lease_ulid=lease.lease_ulid, worker=lease.worker, ingest_run_id=run_id)
 
 
 def knock(client: Client, password: str = PASSWORD, **more):

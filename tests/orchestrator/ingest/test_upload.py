@@ -11,7 +11,7 @@ from django.db import connection, transaction
 from orchestrator.ingest.examples import UPLOAD
 from orchestrator.ingest.models import Run
 from orchestrator.ingest.runs import digest_of
-from orchestrator.ingest.serializers import RunUpload
+from orchestrator.protocols.ingest.serializers import RunUpload
 from tests.api_client import Caller, problem_of, refused
 from tests.factories import OrganizationFactory, ProjectFactory, WorkerFactory, api_token, claimed, submitted
 from tests.live_server import eventually

@@ -8,9 +8,9 @@ from django.utils import timezone
 
 from orchestrator.images.collection import collect_images
 from orchestrator.images.models import ImageBlob, ImageUsage, RepositoryBlob
-from orchestrator.maintenance import background
-from orchestrator.maintenance.background import DailyCollector, collect_outputs, collect_registry
-from orchestrator.maintenance.scheduler import Scheduler
+from orchestrator.processes import background
+from orchestrator.processes.background import DailyCollector, collect_outputs, collect_registry
+from orchestrator.processes.scheduler import Scheduler
 from orchestrator.results.outputs import encode_output, output_path, write_output
 from runtime_jobs.identifiers import uuid_of
 from tests.orchestrator.images.world import content, discard_parts, storages_in, stored, stored_files

@@ -17,19 +17,22 @@ from psycopg.errors import QueryCanceled
 
 from config.paths import BASE_DIR
 from leases.models import Lease
-from orchestrator import services
 from orchestrator.audit.runner import run_audit
 from orchestrator.checks import retention as retention_check
+from orchestrator.core.metrics_models import Count
 from orchestrator.http.auth.login_throttle import LoginAttempts
+from orchestrator.incidents.models import Incident
 from orchestrator.ingest.models import Run
 from orchestrator.maintenance import pruners, pruning
-from orchestrator.maintenance import scheduler as scheduler_module
 from orchestrator.maintenance.pruning import PruningTask, count_old_rows
-from orchestrator.maintenance.scheduler import Scheduler
-from orchestrator.models import Count, Incident
+from orchestrator.processes import scheduler as scheduler_module
+from orchestrator.processes.scheduler import Scheduler
 from orchestrator.protocols.github.models import WebhookDelivery
-from orchestrator.services import BatchJob, BatchSubmission
-from orchestrator.services.finish import ArtifactRef
+from orchestrator.services import batches, claiming, job_end, retries
+from orchestrator.services.batches import BatchJob, BatchSubmission
+from orchestrator.services.job_end import ArtifactRef
+from orchestrator.services.pruning import delete_finished_jobs
+from orchestrator.step_logs import job_log_writes
 from runtime_jobs import events
 from runtime_jobs.db_time import database_now
 from runtime_jobs.models import (
@@ -66,8 +69,8 @@ def ended(job: Job, at: datetime, *, reason: FailureReason = FailureReason.WORKE
     claim = claimed(now=at, job_types=("runtime", "steps"))
     assert claim.job.job_ulid == job.job_ulid
     end = {"lease_ulid": claim.lease.lease_ulid, "worker": claim.lease.worker, "now": at + timedelta(seconds=2)}
-    services.append_log(**(end | {"now": at + timedelta(seconds=1)}), seq=0, chunk=b"x" * 100)
-    services.fail(**end, reason=reason, artifacts=(ArtifactRef("log", f"https://example/{job.pk}"),), **more)
+    job_log_writes.append_log(**(end | {"now": at + timedelta(seconds=1)}), seq=0, chunk=b"x" * 100)
+    job_end.fail(**end, reason=reason, artifacts=(ArtifactRef("log", f"https://example/{job.pk}"),), **more)
     return Job.objects.get(pk=job.pk)
 
 
@@ -124,7 +127,7 @@ def test_jobs_that_have_not_ended_stay_whatever_their_age(project, long_ago):
 
 def test_all_attempts_of_a_job_are_deleted_together_or_not_at_all(project, long_ago):
     first = ended(submitted(project, now=long_ago), long_ago)
-    second = services.retry(job_ulid=first.job_ulid, actor=OPERATOR, reason="again").job
+    second = retries.retry(job_ulid=first.job_ulid, actor=OPERATOR, reason="again").job
     assert +prune() == {"runtime_job_log_chunks": 1, "step_logs": 1}, "its log has a period of its own"
     ended(second, database_now())
     prune()
@@ -140,9 +143,9 @@ def test_a_run_that_waits_for_its_upload_keeps_its_job(project, long_ago):
     )
     prune()
     assert kept() == {failed.job_ulid}
-    again = services.reupload(job_ulid=failed.job_ulid, actor=OPERATOR, reason="up again", now=long_ago).job
+    again = retries.reupload(job_ulid=failed.job_ulid, actor=OPERATOR, reason="up again", now=long_ago).job
     claim = claimed(WorkerFactory(capabilities=["linux", "resend"]), now=long_ago)
-    services.complete(lease_ulid=claim.lease.lease_ulid, worker=claim.lease.worker, ingest_run_id="run_1", now=long_ago)
+    job_end.complete(lease_ulid=claim.lease.lease_ulid, worker=claim.lease.worker, ingest_run_id="run_1", now=long_ago)
     assert UnsentRun.objects.count() == 2
     assert Job.objects.get(pk=again.pk).ingest_run_id == "run_1"
     prune()
@@ -169,7 +172,7 @@ def batch_of(project, number: int, at: datetime) -> Batch:
     )  # fmt: skip
     jobs = [BatchJob(steps_spec(name=f"job-{place}")) for place in range(number)]
     policy = JOB_TYPES["steps"].policy(**TIMINGS)
-    outcome = services.submit_batch(
+    outcome = batches.submit_batch(
         origin, jobs, policy_for=lambda _: policy, default_pool="shared-linux", actor=ALICE, now=at
     )
     return outcome.batch
@@ -364,7 +367,7 @@ def test_one_function_alone_opens_the_guard_of_the_events():
 def test_a_step_that_takes_too_long_is_tried_again_with_fewer_jobs(project, long_ago, monkeypatch):
     for _ in range(5):
         ended(submitted(project, now=long_ago), long_ago)
-    original, sizes = services.delete_finished_jobs, []
+    original, sizes = delete_finished_jobs, []
 
     def limited(*, job_ids, **cutoffs):
         sizes.append(len(job_ids))
@@ -372,7 +375,7 @@ def test_a_step_that_takes_too_long_is_tried_again_with_fewer_jobs(project, long
             raise OperationalError("statement timeout") from QueryCanceled()
         return original(job_ids=job_ids, **cutoffs)
 
-    monkeypatch.setattr(services, "delete_finished_jobs", limited)
+    monkeypatch.setattr("orchestrator.services.pruning.delete_finished_jobs", limited)
     monkeypatch.setattr(pruners, "JOBS", 8)
     PruningTask().delete_all()
     assert not Job.objects.exists()
@@ -488,7 +491,7 @@ def test_stored_objects_are_deleted_also_if_the_rows_of_a_table_cannot(monkeypat
 
 def test_a_job_whose_deletion_takes_too_long_is_skipped_until_the_next_pass(project, long_ago, monkeypatch, caplog):
     jobs = [ended(submitted(project, now=long_ago), long_ago) for _ in range(5)]
-    original, clock = services.delete_finished_jobs, [0.0]
+    original, clock = delete_finished_jobs, [0.0]
 
     def limited(*, job_ids, **cutoffs):
         if jobs[1].pk in job_ids:
@@ -496,11 +499,11 @@ def test_a_job_whose_deletion_takes_too_long_is_skipped_until_the_next_pass(proj
         return original(job_ids=job_ids, **cutoffs)
 
     task = PruningTask(monotonic=lambda: clock[0])
-    monkeypatch.setattr(services, "delete_finished_jobs", limited)
+    monkeypatch.setattr("orchestrator.services.pruning.delete_finished_jobs", limited)
     assert {type(error) for error in task.delete_some(report=nothing)} == {OperationalError}
     assert kept() == {jobs[1].job_ulid}
     assert f"JobPruner of jobs skips row {jobs[1].pk}, whose deletion failed" in caplog.text
-    monkeypatch.setattr(services, "delete_finished_jobs", original)
+    monkeypatch.setattr("orchestrator.services.pruning.delete_finished_jobs", original)
     clock[0] = 600.0
     task.delete_some(report=nothing)
     assert kept() == set()
@@ -510,10 +513,10 @@ def test_where_the_deletion_of_several_jobs_fails_the_pass_ends_and_continues_be
     project, long_ago, monkeypatch, caplog
 ):
     jobs = [ended(submitted(project, now=long_ago), long_ago) for _ in range(4)]
-    original, clock = services.delete_finished_jobs, [0.0]
+    original, clock = delete_finished_jobs, [0.0]
     task = PruningTask(monotonic=lambda: clock[0])
     monkeypatch.setattr(pruners, "MAX_SKIPPED", 2)
-    monkeypatch.setattr(services, "delete_finished_jobs", timed_out)
+    monkeypatch.setattr("orchestrator.services.pruning.delete_finished_jobs", timed_out)
     assert [type(error) for error in task.delete_some(report=nothing)] == [OperationalError] * 2
     assert caplog.text.count("skips row") == 1
     clock[0], deleted = 600.0, []
@@ -522,7 +525,7 @@ def test_where_the_deletion_of_several_jobs_fails_the_pass_ends_and_continues_be
         deleted.extend(job_ids)
         return original(job_ids=job_ids, **cutoffs)
 
-    monkeypatch.setattr(services, "delete_finished_jobs", recorded)
+    monkeypatch.setattr("orchestrator.services.pruning.delete_finished_jobs", recorded)
     task.delete_some(report=nothing)
     assert deleted[0] == jobs[2].pk
     assert kept() == set()
@@ -557,12 +560,10 @@ class Traffic(threading.Thread):
             while not self.over.is_set():
                 submitted(self.project)
                 # The other thread's claim may hold the lane, or have taken this job.
-                claimed = services.claim(worker=self.worker, offer=offer(self.worker))
+                claimed = claiming.claim(worker=self.worker, offer=offer(self.worker))
                 if claimed is None:
                     continue
-                services.fail(
-                    lease_ulid=claimed.lease.lease_ulid, worker=self.worker, reason=FailureReason.WORKER_ERROR
-                )
+                job_end.fail(lease_ulid=claimed.lease.lease_ulid, worker=self.worker, reason=FailureReason.WORKER_ERROR)
                 self.done += 1
         except BaseException as error:  # noqa: BLE001 the test's own thread looks at it
             self.trouble.append(error)

@@ -6,10 +6,10 @@ from typing import ClassVar
 
 import pytest
 
+from orchestrator.core.row_batches import RowRunner
 from orchestrator.maintenance import leases
-from orchestrator.maintenance.background import ResultReader
-from orchestrator.maintenance.rows import RowRunner
-from orchestrator.maintenance.scheduler import Scheduler
+from orchestrator.processes.background import ResultReader
+from orchestrator.processes.scheduler import Scheduler
 from orchestrator.results.outputs import encode_output
 from runtime_jobs.models import Job
 from runtime_jobs.states import JobState

@@ -6,8 +6,8 @@ from datetime import timedelta
 import pytest
 from django.db import connection
 
-from orchestrator import services
-from orchestrator.counters import write_counts
+from orchestrator.core.counters import write_counts
+from orchestrator.core.metrics_models import Count
 from orchestrator.job_tokens.models import TokenChain
 from orchestrator.maintenance import pruners
 from orchestrator.maintenance.pruners import LogPruner, StoredLogPruner
@@ -17,7 +17,7 @@ from orchestrator.maintenance.pruning import (
     count_old_rows,
     delete_everything,
 )
-from orchestrator.models import Count
+from orchestrator.services import job_end
 from runtime_jobs.db_time import database_now
 from runtime_jobs.models import (
     Batch,
@@ -64,7 +64,7 @@ def run_ended(repository, days: float, **columns: object) -> WorkflowRun:
 
 
 def _fail(lease, worker, now) -> None:
-    services.fail(lease_ulid=lease.lease_ulid, worker=worker, reason=FailureReason.WORKER_ERROR, now=now)
+    job_end.fail(lease_ulid=lease.lease_ulid, worker=worker, reason=FailureReason.WORKER_ERROR, now=now)
 
 
 def _add_rows(running: RunningJob, ended_at) -> None:

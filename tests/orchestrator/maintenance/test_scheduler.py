@@ -19,16 +19,17 @@ from leases.models import Lane, LaneQueue, Lease, Limit, LimitScope
 from leases.scheduling import periodic
 from leases.scheduling.limits import LimitTarget
 from leases.states import OPEN
-from orchestrator import services
 from orchestrator.checks import scheduler_takeover
+from orchestrator.core import metrics_aggregation
+from orchestrator.core.clock_beat import ClockBeat
+from orchestrator.core.metrics_models import Count
+from orchestrator.core.row_batches import RowRunner
 from orchestrator.maintenance import leases as maintenance_leases
-from orchestrator.maintenance import metrics_aggregation, queues
-from orchestrator.maintenance import scheduler as scheduler_module
-from orchestrator.maintenance.leadership import Leadership, LeadershipLost
-from orchestrator.maintenance.rows import RowRunner
-from orchestrator.maintenance.scheduler import FAILED_RUNS_TO_YIELD, Scheduler, Task
-from orchestrator.models import ClockBeat, Count
-from orchestrator.services import dependency_propagation
+from orchestrator.maintenance import queues
+from orchestrator.processes import scheduler as scheduler_module
+from orchestrator.processes.leadership import Leadership, LeadershipLost
+from orchestrator.processes.scheduler import FAILED_RUNS_TO_YIELD, Scheduler, Task
+from orchestrator.services import dependency_propagation, expiry, job_end, limits
 from runtime_jobs.db_errors import is_database_unavailable
 from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import NotFound
@@ -109,14 +110,14 @@ def test_more_failing_leases_than_a_page_holds_keep_no_other_from_its_end(monkey
         submitted(project)
         leases.append(claimed(acknowledge=True).lease)
     broken = {lease.job_id for lease in leases[:2]}
-    original = services.expire
+    original = expiry.expire
 
     def expire(*, job_ulid, now):
         if job_ulid in broken:
             raise RuntimeError("a bug")
         return original(job_ulid=job_ulid, now=now)
 
-    monkeypatch.setattr(services, "expire", expire)
+    monkeypatch.setattr(expiry, "expire", expire)
     rows = RowRunner("expire_leases")
     for _ in range(2):
         maintenance_leases.expire_leases(rows, now=after(leases[2].leased_at, 31))
@@ -244,7 +245,7 @@ def test_the_process_outlives_a_round_that_failed(monkeypatch, caplog, error, me
         raise error
 
     monkeypatch.setattr(Scheduler, "round", round_)
-    monkeypatch.setattr("orchestrator.maintenance.scheduler.connection.close", lambda: None)
+    monkeypatch.setattr("orchestrator.processes.scheduler.connection.close", lambda: None)
     Scheduler(period=0.01).run(once=True)
     assert message in caplog.text
     assert bool(caplog.records) == bool(message)
@@ -266,7 +267,7 @@ def test_what_is_no_trouble_with_the_connection_is_not_away():
 
 def test_a_piece_that_cannot_be_done_keeps_no_other_from_its_turn(monkeypatch, caplog):
     subject = LimitTarget(LimitScope.POOL, "", "shared-linux")
-    services.pause(subject=subject, until=database_now() + timedelta(hours=1), actor=OPERATOR, reason="test")
+    limits.pause(subject=subject, until=database_now() + timedelta(hours=1), actor=OPERATOR, reason="test")
     Limit.objects.update(until=database_now())
 
     def locked():
@@ -289,7 +290,7 @@ def test_a_dependent_that_fails_is_tried_once_a_round_and_stops_no_other(monkeyp
     first = submitted(project)
     dependents = [submitted(project, depends_on=(first,)) for _ in range(3)]
     monkeypatch.setattr(dependency_propagation, "INLINE_LIMIT", 0)
-    services.complete(lease_ulid=(claim := claimed()).lease.lease_ulid, worker=claim.lease.worker, ingest_run_id="r")
+    job_end.complete(lease_ulid=(claim := claimed()).lease.lease_ulid, worker=claim.lease.worker, ingest_run_id="r")
     assert EndedDependency.objects.count() == 1
     tried, original = [], dependency_propagation._apply_status
 
@@ -300,11 +301,11 @@ def test_a_dependent_that_fails_is_tried_once_a_round_and_stops_no_other(monkeyp
         return original(uow, job, status, now)
 
     monkeypatch.setattr(dependency_propagation, "_apply_status", apply_status)
-    services.propagate_pending(limit=200)
+    dependency_propagation.propagate_pending(limit=200)
     assert Job.objects.filter(state=JobState.QUEUED).count() == 2
     assert len(tried) == 2, "once with its page, once alone"
     monkeypatch.setattr(dependency_propagation, "_apply_status", original)
-    services.propagate_pending(limit=200)
+    dependency_propagation.propagate_pending(limit=200)
     assert Job.objects.filter(state=JobState.QUEUED).count() == 3
 
 
@@ -319,7 +320,7 @@ def test_running_jobs_that_are_not_due_are_not_loaded(monkeypatch, django_assert
     original = Job.from_db.__func__
     monkeypatch.setattr(Job, "from_db", classmethod(lambda cls, *a: loaded.append(1) or original(cls, *a)))
     due = []
-    monkeypatch.setattr(services, "time_out", lambda job_ulid, now: due.append(job_ulid))
+    monkeypatch.setattr(expiry, "time_out", lambda job_ulid, now: due.append(job_ulid))
     rows = RowRunner()
     with django_assert_max_num_queries(2):
         maintenance_leases.time_out_phases(rows, now=after(now, 360))

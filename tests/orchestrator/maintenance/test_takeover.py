@@ -22,7 +22,7 @@ from django.db import connection
 
 from config.paths import BASE_DIR
 from leases.models import Lease
-from orchestrator.models import ClockBeat
+from orchestrator.core.clock_beat import ClockBeat
 from runtime_jobs.db_time import database_now
 from runtime_jobs.models import Job
 from tests.factories import claimed, submitted

@@ -6,7 +6,7 @@ import json
 import pytest
 from django.core.management import CommandError, call_command
 
-from orchestrator import services
+from orchestrator.services.submission import submit
 from runtime_jobs.errors import PriorityForbidden
 from runtime_jobs.models import OperatorEvent, Organization, Plan, Project
 from runtime_jobs.plans import plan_of_tier
@@ -74,10 +74,10 @@ def test_a_refused_priority_names_the_command_that_permits_it():
     given = submission(Project.objects.get(), spec(), priority=PRIORITIES["high"])
     arguments = {"policy": POLICY, "default_pool": "shared-linux", "actor": ALICE}
     with pytest.raises(PriorityForbidden) as refusal:
-        services.submit(given, **arguments)
+        submit(given, **arguments)
     command = "plan change small --priority"
     for part in ("the plan small allows at most normal", f"manage.py {command}"):
         assert part in refusal.value.message
     assert run(*command.split(), "high") == "plan small: high\n"
-    assert services.submit(given, **arguments).job.priority == PRIORITIES["high"]
+    assert submit(given, **arguments).job.priority == PRIORITIES["high"]
     assert OperatorEvent.objects.get(action="plan.changed").after == {"priority": PRIORITIES["high"]}

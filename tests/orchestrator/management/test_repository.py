@@ -5,9 +5,9 @@ import io
 import pytest
 from django.core.management import CommandError, call_command
 
-from orchestrator import services
 from orchestrator.housekeeping.queue import claim_task, record_failure
 from orchestrator.repositories import tasks
+from orchestrator.services import job_end
 from runtime_jobs.db_time import database_now
 from runtime_jobs.models import Repository, WorkflowRun
 from runtime_jobs.states import FailureReason
@@ -108,7 +108,7 @@ def test_a_repository_is_removed_and_with_runs_only_on_request():
         run("remove", "acme/web")
     with pytest.raises(CommandError, match="has 1 workflow runs"):  # it has not ended
         run("remove", "acme/web", "--delete-runs")
-    services.fail(lease_ulid=running.lease.lease_ulid, worker=running.worker, reason=FailureReason.WORKER_ERROR)
+    job_end.fail(lease_ulid=running.lease.lease_ulid, worker=running.worker, reason=FailureReason.WORKER_ERROR)
     WorkflowRun.objects.update(conclusion="failure", completed_at=database_now())
     assert run("remove", "acme/web", "--delete-runs").splitlines() == [
         "1 workflow runs deleted; housekeeping deletes their objects",

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from config.paths import BASE_DIR
-from orchestrator.notifications.metrics import ALL
+from orchestrator.pubsub.metrics import ALL
 
 RULES = BASE_DIR / "deploy" / "prometheus" / "event_streams.yml"
 EXPOSED = {name for metric in ALL for name in (metric._name, f"{metric._name}_total")}

@@ -5,8 +5,8 @@ from uuid import UUID
 
 import pytest
 
-from orchestrator.notifications.envelopes import consumers_of, envelope_of
-from orchestrator.selectors.event_pages import JOB, OPERATOR, Place, StoredEvent
+from orchestrator.events.envelopes import consumers_of, envelope_of
+from orchestrator.events.pages import JOB, OPERATOR, Place, StoredEvent
 from runtime_jobs.event_types import CONSUMERS
 from runtime_jobs.identifiers import fingerprint, new_event_id, new_job_id, new_lease_id, new_worker_id, uuid_of
 from runtime_jobs.orchestration_status import STATUS_OF_STATE

@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 import pytest
 from httpx_sse._decoders import SSEDecoder
 
-from orchestrator.notifications.event_channels import encode_entry
-from orchestrator.selectors.event_pages import Place, StoredEvent
+from orchestrator.events.channels import encode_entry
+from orchestrator.events.pages import Place, StoredEvent
 from runtime_jobs.identifiers import new_event_id, new_job_id
 
 

@@ -9,12 +9,13 @@ from django.db import OperationalError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.notifications import event_channels, event_reader
-from orchestrator.notifications.event_channels import EventChannel, EventFilter, FeedEntry
-from orchestrator.notifications.event_reader import EventReader, Gap, GapReason
-from orchestrator.notifications.log_hub import SourceUnavailable
-from orchestrator.notifications.place_tokens import encode_place
-from orchestrator.selectors.event_pages import JOB, EventPage, Place
+from orchestrator.events import channels
+from orchestrator.events import reader as event_reader
+from orchestrator.events.channels import EventChannel, EventFilter, FeedEntry
+from orchestrator.events.pages import JOB, EventPage, Place
+from orchestrator.events.place_tokens import encode_place
+from orchestrator.events.reader import EventReader, Gap, GapReason
+from orchestrator.pubsub.log_hub import SourceUnavailable
 from tests.orchestrator.notifications.test_envelopes import event_of_operator
 
 ALL = EventFilter()
@@ -266,7 +267,7 @@ def test_a_place_that_is_too_old_gives_a_gap_and_then_what_is_new(table, monkeyp
 
 
 def test_a_client_that_reads_too_slowly_gets_a_gap_and_delays_no_other(table, monkeypatch):
-    monkeypatch.setattr(event_channels, "MAX_ENTRIES", 5)
+    monkeypatch.setattr(channels, "MAX_ENTRIES", 5)
 
     async def story():
         reader = EventReader(table)
@@ -292,7 +293,7 @@ def test_a_client_that_reads_too_slowly_gets_a_gap_and_delays_no_other(table, mo
 
 
 def test_memory_is_bounded_by_bytes_too(monkeypatch):
-    monkeypatch.setattr(event_channels, "MAX_BYTES", 100)
+    monkeypatch.setattr(channels, "MAX_BYTES", 100)
 
     async def story():
         channel = EventChannel(ACME)
@@ -308,7 +309,7 @@ def test_memory_is_bounded_by_bytes_too(monkeypatch):
 
 
 def test_a_long_backlog_is_sent_in_parts(table, monkeypatch):
-    monkeypatch.setattr(event_channels, "MAX_BATCH_BYTES", 20)
+    monkeypatch.setattr(channels, "MAX_BATCH_BYTES", 20)
 
     async def story():
         reader = EventReader(table)

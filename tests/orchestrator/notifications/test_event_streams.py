@@ -15,7 +15,7 @@ from django.contrib.auth import get_user_model
 from django.test import Client
 from django.utils import timezone
 
-from orchestrator import services
+from orchestrator.services import job_end
 from runtime_jobs.models import ApiToken, JobStep, Membership
 from tests.factories import OrganizationFactory, ProjectFactory, WorkerFactory, api_token, claimed, submitted_steps
 from tests.live_server import eventually, serving
@@ -51,7 +51,7 @@ class RunningJob:
         self.path = f"/v1/jobs/{claim.job.job_ulid}/logs/stream"
 
     def end(self):
-        services.fail(lease_ulid=self.lease.lease_ulid, worker=self.lease.worker, reason="worker_error")
+        job_end.fail(lease_ulid=self.lease.lease_ulid, worker=self.lease.worker, reason="worker_error")
 
 
 class EventSource:

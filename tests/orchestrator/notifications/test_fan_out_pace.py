@@ -4,10 +4,11 @@ import asyncio
 
 import pytest
 
-from orchestrator.notifications import event_reader, log_hub
-from orchestrator.notifications.event_channels import EventFilter
-from orchestrator.notifications.event_reader import EventReader
-from orchestrator.notifications.fan_out_pace import MAX_INTERVAL, VALID_SECONDS, FanOutPace
+from orchestrator.events import reader as event_reader
+from orchestrator.events.channels import EventFilter
+from orchestrator.events.reader import EventReader
+from orchestrator.pubsub import log_hub
+from orchestrator.pubsub.fan_out_pace import MAX_INTERVAL, VALID_SECONDS, FanOutPace
 from tests.orchestrator.notifications.test_event_reader import Table, entry
 
 

@@ -9,11 +9,11 @@ import psycopg
 import pytest
 from django.db import connection
 
-from orchestrator import services
-from orchestrator.notifications import hub as hub_module
-from orchestrator.notifications.hub import NotificationHub
-from orchestrator.notifications.waiters import OfferKey
-from orchestrator.services.unit_of_work import operation
+from orchestrator.core.unit_of_work import operation
+from orchestrator.pubsub import hub as hub_module
+from orchestrator.pubsub.hub import NotificationHub
+from orchestrator.pubsub.waiters import OfferKey
+from orchestrator.services import claiming, heartbeat
 from runtime_jobs.models import Job
 from tests.factories import OrganizationFactory, ProjectFactory, WorkerFactory, claimed, offer, submitted
 
@@ -67,7 +67,7 @@ def test_a_released_job_is_handed_over(loop, project):
     worker = WorkerFactory()
     lease = claimed(worker).lease
     loop.calls.clear()
-    services.release(lease_ulid=lease.lease_ulid, worker=worker)
+    heartbeat.release(lease_ulid=lease.lease_ulid, worker=worker)
     assert loop.calls == [("hand_over", POOL, 1)]
 
 
@@ -154,7 +154,7 @@ def test_submits_and_waits_that_race_lose_no_job(project, monkeypatch):
     begin, done = threading.Barrier(jobs), asyncio.Event()
 
     def claim_one(worker):
-        return services.claim(worker=worker, offer=offer(worker), acknowledge=False)
+        return claiming.claim(worker=worker, offer=offer(worker), acknowledge=False)
 
     def submit():
         begin.wait(60)

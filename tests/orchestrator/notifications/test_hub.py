@@ -2,9 +2,9 @@
 
 import asyncio
 
-from orchestrator.notifications import hub
-from orchestrator.notifications.hub import NotificationHub
-from orchestrator.notifications.waiters import NOTIFIED, POLLING, OfferKey
+from orchestrator.pubsub import hub
+from orchestrator.pubsub.hub import NotificationHub
+from orchestrator.pubsub.waiters import NOTIFIED, POLLING, OfferKey
 
 ALIVE = True
 

@@ -12,10 +12,10 @@ from django.utils import timezone
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator import services
-from orchestrator.selectors import job_log_events
-from orchestrator.selectors.job_log_events import START, JobLogEvents, position_of
+from orchestrator.services import job_end
+from orchestrator.step_logs import job_log_events, job_log_writes
 from orchestrator.step_logs.finalizing import finalize_step_log
+from orchestrator.step_logs.job_log_events import START, JobLogEvents, position_of
 from runtime_jobs.models import JobStep, LogChunk
 from runtime_jobs.states import StepStatus
 from tests.factories import WorkerFactory, claimed, submitted
@@ -188,10 +188,12 @@ def test_a_long_log_is_read_in_bounded_batches():
 def test_the_end_is_the_last_event_also_for_a_job_without_steps():
     submitted()
     claim = claimed(WorkerFactory())
-    services.append_log(lease_ulid=claim.lease.lease_ulid, worker=claim.lease.worker, seq=0, chunk=b"text", step=1)
+    job_log_writes.append_log(
+        lease_ulid=claim.lease.lease_ulid, worker=claim.lease.worker, seq=0, chunk=b"text", step=1
+    )
     client = Client(claim.job.job_ulid).read()
     assert (client.text(1), client.ended) == ("text", False)
-    services.fail(lease_ulid=claim.lease.lease_ulid, worker=claim.lease.worker, reason="worker_error", exit_code=7)
+    job_end.fail(lease_ulid=claim.lease.lease_ulid, worker=claim.lease.worker, reason="worker_error", exit_code=7)
     client.read()
     assert (client.names(), client.ended) == (["chunk", "end"], True)
     assert client.events[-1][1] == {"status": "failed", "state": "failed", "exit_code": 7}

@@ -6,9 +6,9 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from orchestrator import services
-from orchestrator.selectors import job_logs, step_logs
-from orchestrator.selectors.job_logs import START, JobLogs, stored
+from orchestrator.services import job_end
+from orchestrator.step_logs import job_log_reads, job_log_writes, step_log_reads
+from orchestrator.step_logs.job_log_reads import START, JobLogs, stored
 from runtime_jobs.models import JobStep, LogChunk
 from tests.api_client import refused
 from tests.factories import WorkerFactory, claimed, submitted
@@ -29,7 +29,7 @@ def put(log, step, *sizes):
     chunks = [os.urandom(size) for size in sizes]
     begin = LogChunk.objects.filter(job_id=log.job_id, step=step).count()
     for seq, chunk in enumerate(chunks, start=begin):
-        services.append_log(lease_ulid=log.lease_ulid, worker=log.worker, seq=seq, chunk=chunk, step=step)
+        job_log_writes.append_log(lease_ulid=log.lease_ulid, worker=log.worker, seq=seq, chunk=chunk, step=step)
     return b"".join(chunks)
 
 
@@ -59,7 +59,9 @@ def test_every_byte_is_read_once_in_order_and_in_bounded_batches(log, steps):
     found = batches(log.job_id)
     assert b"".join(found) == text == b"".join(stored(log.job_id))
     assert max(map(len, found), default=0) <= EDGE
-    assert len(found) <= len(text) // (EDGE // 2) + 1 + sum(map(len, steps.values())) // step_logs.CHUNKS_PER_PART + 1
+    assert (
+        len(found) <= len(text) // (EDGE // 2) + 1 + sum(map(len, steps.values())) // step_log_reads.CHUNKS_PER_PART + 1
+    )
 
 
 def test_a_reader_at_the_end_of_a_growing_log_misses_nothing(log):
@@ -92,16 +94,16 @@ def test_a_read_is_two_queries_and_loads_no_job(log):
 
 
 def test_what_is_stored_while_the_job_ends_is_read(log, monkeypatch):
-    real = job_logs._overview
+    real = job_log_reads._overview
 
     def ends(job_id):
         found = real(job_id)
         put(log, 0, 10)
-        services.fail(lease_ulid=log.lease_ulid, worker=log.worker, reason="worker_error")
-        monkeypatch.setattr(job_logs, "_overview", real)
+        job_end.fail(lease_ulid=log.lease_ulid, worker=log.worker, reason="worker_error")
+        monkeypatch.setattr(job_log_reads, "_overview", real)
         return found
 
-    monkeypatch.setattr(job_logs, "_overview", ends)
+    monkeypatch.setattr(job_log_reads, "_overview", ends)
     assert JobLogs().read(log.job_id, START) == (b"", START, False)
     batch = JobLogs().read(log.job_id, START)
     assert (len(batch.data), batch.ended) == (10, False)
@@ -117,7 +119,7 @@ def test_the_state_of_a_job_changes_with_each_of_its_changes(log, change):
     if change == "chunk":
         put(log, 0, 1)
     elif change == "end":
-        services.fail(lease_ulid=log.lease_ulid, worker=log.worker, reason="worker_error")
+        job_end.fail(lease_ulid=log.lease_ulid, worker=log.worker, reason="worker_error")
     else:
         JobStep.objects.filter(pk=step.pk).update(status="running")
     assert JobLogs().states([log.job_id]) != before

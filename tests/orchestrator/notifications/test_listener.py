@@ -6,9 +6,9 @@ import contextlib
 import pytest
 from django.db import OperationalError, connection
 
-from orchestrator.notifications import listener as listening
-from orchestrator.notifications.hub import pool_announcer
-from orchestrator.notifications.listener import CHANNEL, Listener, send_notification_async
+from orchestrator.pubsub import listener as listening
+from orchestrator.pubsub.hub import pool_announcer
+from orchestrator.pubsub.listener import CHANNEL, Listener, send_notification_async
 from tests.live_server import eventually
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -7,9 +7,9 @@ import threading
 import pytest
 from django.db import OperationalError
 
-from orchestrator.notifications import log_hub as hubs
-from orchestrator.notifications.hub import NotificationHub
-from orchestrator.notifications.log_hub import BatchCache, ChunkBatch, Hub, SourceUnavailable
+from orchestrator.pubsub import log_hub as hubs
+from orchestrator.pubsub.hub import NotificationHub
+from orchestrator.pubsub.log_hub import BatchCache, ChunkBatch, Hub, SourceUnavailable
 
 BATCH = 4
 

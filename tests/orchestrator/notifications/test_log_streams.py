@@ -16,7 +16,8 @@ from django.contrib.sessions.models import Session
 from django.test import Client
 from django.utils import timezone
 
-from orchestrator import services
+from orchestrator.services import job_end
+from orchestrator.step_logs import job_log_writes
 from runtime_jobs.models import ApiToken, Membership
 from tests.factories import (
     OrganizationFactory,
@@ -70,11 +71,11 @@ class Log:
     def append(self, chunk, step=0):
         seq = self.next.get(step, 0)
         self.next[step] = seq + 1
-        services.append_log(lease_ulid=self.lease.lease_ulid, worker=self.worker, seq=seq, chunk=chunk, step=step)
+        job_log_writes.append_log(lease_ulid=self.lease.lease_ulid, worker=self.worker, seq=seq, chunk=chunk, step=step)
         self.text += chunk
 
     def end(self):
-        services.fail(lease_ulid=self.lease.lease_ulid, worker=self.worker, reason="worker_error")
+        job_end.fail(lease_ulid=self.lease.lease_ulid, worker=self.worker, reason="worker_error")
 
 
 class Reader:

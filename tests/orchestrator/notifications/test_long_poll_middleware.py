@@ -15,8 +15,8 @@ from orchestrator.http.asgi.long_poll import (
     PollTerms,
     poll_terms,
 )
-from orchestrator.notifications.hub import NotificationHub
-from orchestrator.notifications.waiters import OfferKey
+from orchestrator.pubsub.hub import NotificationHub
+from orchestrator.pubsub.waiters import OfferKey
 
 OFFER = OfferKey("pool", "1")
 EMPTY = "empty"  # an attempt that finds no work, in an API that answers 200 then

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.notifications.place_tokens import InvalidPlace, decode_place, encode_place
-from orchestrator.selectors.event_pages import JOB, OPERATOR, Place
+from orchestrator.events.pages import JOB, OPERATOR, Place
+from orchestrator.events.place_tokens import InvalidPlace, decode_place, encode_place
 
 PLACES = st.builds(Place, st.integers(0, 2**48 - 1), st.sampled_from([JOB, OPERATOR]), st.integers(0, 2**48 - 1))
 

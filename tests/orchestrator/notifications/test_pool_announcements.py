@@ -8,11 +8,11 @@ import psycopg
 import pytest
 from django.db import OperationalError, connection
 
-from orchestrator import services
-from orchestrator.notifications import hub as hub_module
-from orchestrator.notifications.hub import NotificationHub, announce_pools, pool_announcer
-from orchestrator.notifications.waiters import OfferKey
-from orchestrator.services.unit_of_work import operation
+from orchestrator.core.unit_of_work import operation
+from orchestrator.pubsub import hub as hub_module
+from orchestrator.pubsub.hub import NotificationHub, announce_pools, pool_announcer
+from orchestrator.pubsub.waiters import OfferKey
+from orchestrator.services import claiming, heartbeat, job_end, limits
 from runtime_jobs.models import Job
 from runtime_jobs.states import FailureReason
 from tests.factories import (
@@ -68,19 +68,19 @@ def backend_pid():
 
 def test_no_operation_notifies_within_its_commit(project, database_url, announced):
     """A submit, a release, and the end of a job whose slot another one waits for: each makes a pool servable."""
-    services.set_limit(org_slug="sandtrace", max_active=1, actor=OPERATOR, reason="test")
+    limits.set_limit(org_slug="sandtrace", max_active=1, actor=OPERATOR, reason="test")
     worker = WorkerFactory()
     with heard(database_url) as found:
         submitted(project)
         assert announced == [POOL]
         first = claimed(worker)
-        services.release(lease_ulid=first.lease.lease_ulid, worker=worker)
+        heartbeat.release(lease_ulid=first.lease.lease_ulid, worker=worker)
         assert announced == [POOL] * 2
         again = claimed(worker)
         submitted(project)
-        assert services.claim(worker=worker, offer=offer(worker)) is None
+        assert claiming.claim(worker=worker, offer=offer(worker)) is None
         announced.clear()
-        services.fail(lease_ulid=again.lease.lease_ulid, worker=worker, reason=FailureReason.WORKER_ERROR)
+        job_end.fail(lease_ulid=again.lease.lease_ulid, worker=worker, reason=FailureReason.WORKER_ERROR)
         assert announced == [POOL]
     assert found == []
 
@@ -111,7 +111,7 @@ def test_an_operation_that_is_rolled_back_announces_nothing(project, announced):
     with pytest.raises(LookupError):
         enter_and_fail()
     assert announced == []
-    services.release(lease_ulid=lease.lease_ulid, worker=worker)
+    heartbeat.release(lease_ulid=lease.lease_ulid, worker=worker)
     assert announced == [POOL]
 
 

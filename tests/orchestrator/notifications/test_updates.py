@@ -9,14 +9,15 @@ import pytest
 from django.db import OperationalError, connection
 from django.utils import timezone
 
-from orchestrator import services
-from orchestrator.notifications import announcer as announcer_module
-from orchestrator.notifications import job_updates
-from orchestrator.notifications.announcer import Announcer
-from orchestrator.notifications.followed_jobs import keep_followed
-from orchestrator.notifications.job_updates import CHANNEL, IDS_PER_PAYLOAD, announcer, parse_job_ids, send_job_ids
-from orchestrator.notifications.listener import Listener
-from orchestrator.notifications.log_hub import in_reader_thread
+from orchestrator.pubsub import announcer as announcer_module
+from orchestrator.pubsub import job_updates
+from orchestrator.pubsub.announcer import Announcer
+from orchestrator.pubsub.followed_jobs import keep_followed
+from orchestrator.pubsub.job_updates import CHANNEL, IDS_PER_PAYLOAD, announcer, parse_job_ids, send_job_ids
+from orchestrator.pubsub.listener import Listener
+from orchestrator.pubsub.log_hub import in_reader_thread
+from orchestrator.services import cancellation, heartbeat, job_end
+from orchestrator.step_logs import job_log_writes
 from runtime_jobs.models import FollowedJob, Job
 from tests.factories import ALICE, WorkerFactory, claimed, submitted
 from tests.live_server import eventually
@@ -146,15 +147,15 @@ def test_a_chunk_and_an_end_are_announced_and_nothing_else(announced):
     submitted()
     lease = claimed(worker, acknowledge=True).lease
     say = {"lease_ulid": lease.lease_ulid, "worker": worker}
-    services.renew(**say)
+    heartbeat.renew(**say)
     assert announced == []
     for _ in range(2):
-        services.append_log(**say, seq=0, chunk=b"x")
+        job_log_writes.append_log(**say, seq=0, chunk=b"x")
     assert announced == [lease.job_id], "the second time nothing was stored"
-    services.fail(**say, reason="worker_error")
+    job_end.fail(**say, reason="worker_error")
     assert announced == [lease.job_id] * 2
     waiting = submitted()
-    services.cancel(job_ulid=waiting.job_ulid, actor=ALICE, deadline_seconds=30, message="")
+    cancellation.cancel(job_ulid=waiting.job_ulid, actor=ALICE, deadline_seconds=30, message="")
     assert announced[2:] == [waiting.job_ulid]
     assert Job.objects.get(pk=waiting.pk).is_final
 

@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from orchestrator.notifications import waiters as registry_module
-from orchestrator.notifications.waiters import MAX_EMPTY_WAKES, NOTIFIED, POLLING, OfferKey, WaiterRegistry, WakeReason
+from orchestrator.pubsub import waiters as registry_module
+from orchestrator.pubsub.waiters import MAX_EMPTY_WAKES, NOTIFIED, POLLING, OfferKey, WaiterRegistry, WakeReason
 
 LINUX, GPU, ELSEWHERE = OfferKey("pool", "1"), OfferKey("pool", "2"), OfferKey("elsewhere", "1")
 

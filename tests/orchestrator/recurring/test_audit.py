@@ -3,10 +3,11 @@
 import pytest
 
 from orchestrator.audit.runner import run_audit
-from orchestrator.models import BulkAction, BulkTarget, ScheduleTick
+from orchestrator.bulk_actions.models import BulkAction, BulkTarget
+from orchestrator.schedules.models import ScheduleTick
 from tests.factories import ProjectFactory, submitted
 from tests.orchestrator.bulk_actions.world import finish, start
-from tests.orchestrator.recurring.world import NOON, make_schedule, run_round
+from tests.orchestrator.schedules.world import NOON, make_schedule, run_round
 
 pytestmark = pytest.mark.django_db
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.recurring.cron import CronError, CronTimes
+from orchestrator.schedules.cron import CronError, CronTimes
 from runtime_jobs.workflows.schedules import CronSchedule
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -6,15 +6,16 @@ from datetime import timedelta
 import pytest
 from django.db import connection
 
-from orchestrator import services
-from orchestrator.models import Schedule, ScheduleTick
-from orchestrator.recurring import due
-from orchestrator.recurring.submissions import configured_submitter
+from orchestrator.http.api.schedule_jobs import configured_submitter
+from orchestrator.schedules import due
+from orchestrator.schedules.models import Schedule, ScheduleTick
+from orchestrator.schedules.operations import change_schedule, run_schedule, submit_due_job
+from orchestrator.services import cancellation
 from runtime_jobs.errors import ResourceConflict
 from runtime_jobs.models import IdempotencyKey, Job, Organization, Project
 from runtime_jobs.states import JobState
 from tests.factories import ALICE, OPERATOR, PlanFactory
-from tests.orchestrator.recurring.world import JOB, NOON, make_schedule, outcomes, run_round
+from tests.orchestrator.schedules.world import JOB, NOON, make_schedule, outcomes, run_round
 from tests.suite_functions import audit_findings
 
 pytestmark = pytest.mark.django_db
@@ -113,7 +114,7 @@ def test_a_time_is_skipped_while_a_job_has_not_ended():
         run_round(after(minute))
     assert outcomes(schedule) == [("12:01", "submitted"), ("12:02", "overlapped")]
     job = Job.objects.get()
-    services.cancel(job_ulid=job.job_ulid, actor=ALICE, deadline_seconds=0, now=after(2))
+    cancellation.cancel(job_ulid=job.job_ulid, actor=ALICE, deadline_seconds=0, now=after(2))
     run_round(after(3))
     assert outcomes(schedule)[-1] == ("12:03", "submitted")
 
@@ -174,10 +175,10 @@ def test_a_quota_refuses_a_time_as_any_submit():
 def test_a_paused_schedule_submits_nothing_and_misses_nothing():
     schedule = make_schedule()
     change = {"schedule_ulid": schedule.schedule_ulid, "actor": ALICE}
-    paused = services.change_schedule(changes={"status": "paused"}, now=after(0, 30), **change)
+    paused = change_schedule(changes={"status": "paused"}, now=after(0, 30), **change)
     assert paused.next_at is None
     assert run_round(after(5)) == 0
-    resumed = services.change_schedule(changes={"status": "active"}, now=after(10, 30), **change)
+    resumed = change_schedule(changes={"status": "active"}, now=after(10, 30), **change)
     assert resumed.next_at == after(11)
     run_round(after(11))
     assert outcomes(schedule) == [("12:11", "submitted")]
@@ -186,36 +187,36 @@ def test_a_paused_schedule_submits_nothing_and_misses_nothing():
 def test_a_change_of_the_times_counts_from_now_on_and_of_the_job_keeps_the_time():
     schedule = make_schedule()
     change = {"schedule_ulid": schedule.schedule_ulid, "actor": ALICE}
-    kept = services.change_schedule(changes={"job": JOB | {"priority": "low"}}, now=after(3), **change)
+    kept = change_schedule(changes={"job": JOB | {"priority": "low"}}, now=after(3), **change)
     assert kept.next_at == after(1), "it is due, and stays due"
-    moved = services.change_schedule(changes={"cron": "15 * * * *"}, now=after(3), **change)
+    moved = change_schedule(changes={"cron": "15 * * * *"}, now=after(3), **change)
     assert moved.next_at == after(15)
 
 
 def test_a_job_is_submitted_by_hand_also_while_paused():
     schedule = make_schedule(overlap="skip")
     change = {"schedule_ulid": schedule.schedule_ulid, "actor": OPERATOR}
-    services.change_schedule(changes={"status": "paused"}, now=NOON, **change)
-    outcome = services.run_schedule(submitter=configured_submitter(), reason="now", now=after(0, 5), **change)
+    change_schedule(changes={"status": "paused"}, now=NOON, **change)
+    outcome = run_schedule(submitter=configured_submitter(), reason="now", now=after(0, 5), **change)
     assert (outcome.job.trigger_kind, outcome.job.trigger_actor) == ("manual", "olga")
     tick = ScheduleTick.objects.get()
     assert (tick.is_manual, tick.job_ulid, tick.due_at) == (True, outcome.job.job_ulid, after(0, 5))
     with pytest.raises(ResourceConflict):
-        services.run_schedule(submitter=configured_submitter(), now=after(0, 6), **change)
+        run_schedule(submitter=configured_submitter(), now=after(0, 6), **change)
     schedule.refresh_from_db()
     assert schedule.next_at is None
 
 
 def test_a_schedule_that_fails_does_not_hold_up_the_others(monkeypatch, caplog):
     broken, sound = make_schedule(name="broken"), make_schedule(name="sound")
-    submit = services.submit_due_job
+    submit = submit_due_job
 
     def fail_once(*, schedule_ulid, **arguments):
         if schedule_ulid == broken.schedule_ulid:
             raise RuntimeError("planted")
         return submit(schedule_ulid=schedule_ulid, **arguments)
 
-    monkeypatch.setattr(services, "submit_due_job", fail_once)
+    monkeypatch.setattr("orchestrator.schedules.due.submit_due_job", fail_once)
     assert run_round(after(1)) == 1
     assert (outcomes(broken), outcomes(sound)) == ([], [("12:01", "submitted")])
     assert "planted" in caplog.text
@@ -234,9 +235,7 @@ def test_two_schedulers_at_one_tick_submit_one_job():
             connection.ensure_connection()
             barrier.wait(60)
             ticks.append(
-                services.submit_due_job(
-                    schedule_ulid=schedule.schedule_ulid, submitter=configured_submitter(), now=after(1)
-                )
+                submit_due_job(schedule_ulid=schedule.schedule_ulid, submitter=configured_submitter(), now=after(1))
             )
         finally:
             connection.close()

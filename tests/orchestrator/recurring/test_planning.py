@@ -4,10 +4,10 @@ from datetime import timedelta
 
 import pytest
 
-from orchestrator.recurring.cron import CronTimes
-from orchestrator.recurring.models import MissedPolicy
-from orchestrator.recurring.planning import MAX_CAUGHT_UP, MISSED_AFTER, PlannedTick, plan_tick
-from tests.orchestrator.recurring.world import NOON
+from orchestrator.schedules.cron import CronTimes
+from orchestrator.schedules.models import MissedPolicy
+from orchestrator.schedules.planning import MAX_CAUGHT_UP, MISSED_AFTER, PlannedTick, plan_tick
+from tests.orchestrator.schedules.world import NOON
 
 EACH_MINUTE = CronTimes("* * * * *", "UTC")
 

@@ -5,9 +5,9 @@ from datetime import timedelta
 import pytest
 
 from orchestrator.maintenance.pruning import PruningTask, count_old_rows
-from orchestrator.models import ScheduleTick
+from orchestrator.schedules.models import ScheduleTick
 from runtime_jobs.db_time import database_now
-from tests.orchestrator.recurring.world import make_schedule
+from tests.orchestrator.schedules.world import make_schedule
 
 pytestmark = pytest.mark.django_db
 

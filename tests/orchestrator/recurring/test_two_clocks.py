@@ -9,11 +9,12 @@ import pytest
 
 from config.paths import BASE_DIR
 from orchestrator.audit.runner import run_audit
-from orchestrator.models import ClockBeat, Schedule, ScheduleTick
+from orchestrator.core.clock_beat import ClockBeat
+from orchestrator.schedules.models import Schedule, ScheduleTick
 from runtime_jobs.db_time import database_now
 from runtime_jobs.models import Job
 from tests.live_server import eventually
-from tests.orchestrator.recurring.world import make_schedule
+from tests.orchestrator.schedules.world import make_schedule
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow, pytest.mark.timeout(240)]
 MINUTES = 60

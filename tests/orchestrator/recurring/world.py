@@ -3,11 +3,10 @@
 from datetime import UTC, datetime
 from typing import Any
 
-from orchestrator import services
-from orchestrator.maintenance.rows import RowRunner
-from orchestrator.models import Schedule, ScheduleTick
-from orchestrator.recurring.due import submit_due_jobs
-from orchestrator.services.schedules import ScheduleTerms
+from orchestrator.core.row_batches import RowRunner
+from orchestrator.schedules.due import submit_due_jobs
+from orchestrator.schedules.models import Schedule, ScheduleTick
+from orchestrator.schedules.operations import ScheduleTerms, create_schedule
 from runtime_jobs.models import Organization
 from tests.factories import ALICE, OrganizationFactory, ProjectFactory
 
@@ -20,7 +19,7 @@ def make_schedule(organization: Organization | None = None, *, now: datetime = N
     organization = organization or OrganizationFactory(slug="sandtrace")
     ProjectFactory(organization=organization)
     values = {"name": "each minute", "cron": "* * * * *", "job": JOB} | terms
-    return services.create_schedule(organization=organization, terms=ScheduleTerms(**values), actor=ALICE, now=now)[0]
+    return create_schedule(organization=organization, terms=ScheduleTerms(**values), actor=ALICE, now=now)[0]
 
 
 def run_round(now: datetime) -> int:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.replays import comparison
-from orchestrator.replays.comparison import (
+from orchestrator.evidence import replay_comparison
+from orchestrator.evidence.replay_comparison import (
     MISSING,
     ContradictedVerdict,
     Difference,
@@ -141,7 +141,7 @@ def _sorted(value):
 
 
 def test_it_imports_the_standard_library_only():
-    tree = ast.parse(Path(comparison.__file__).read_text())
+    tree = ast.parse(Path(replay_comparison.__file__).read_text())
     names = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     names |= {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
     assert {name.partition(".")[0] for name in names} <= sys.stdlib_module_names

@@ -4,10 +4,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from orchestrator.housekeeping import catalogue
 from orchestrator.housekeeping.models import HousekeepingTask
-from orchestrator.housekeeping.process import HousekeepingProcess
 from orchestrator.housekeeping.registry import SubjectGone
+from orchestrator.processes import housekeeping_catalogue
+from orchestrator.processes.housekeeping import HousekeepingProcess
 from orchestrator.repositories.mirrors import mirrored_ids
 from orchestrator.repositories.tasks import MIRROR, follow_repositories, mirror_repository, request_mirror
 from tests.orchestrator.repositories.world import added, mirrored
@@ -18,7 +18,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 @pytest.fixture(autouse=True)
 def declared():
-    catalogue.load()
+    housekeeping_catalogue.load()
 
 
 def test_every_repository_has_a_task_that_recurs(origin, settings):

@@ -8,9 +8,10 @@ from uuid import UUID
 import pytest
 from django.utils import timezone
 
-from orchestrator import services
 from orchestrator.results import models, names
 from orchestrator.results.processing import store_output
+from orchestrator.services import claiming, heartbeat, job_end
+from orchestrator.services.submission import submit
 from runtime_jobs.models import Job, Project
 from runtime_jobs.specs import OCI, OciSpec, configured_policy, spec_label
 from tests.factories import ALICE, PoolFactory, ProjectFactory, WorkerFactory, offer, submission
@@ -49,7 +50,7 @@ class Execution:
     def complete(self, seconds: float = 60) -> Job:
         """The job after its result has arrived, so many seconds after the start."""
         now = self.started + timedelta(seconds=seconds)
-        services.complete(
+        job_end.complete(
             lease_ulid=self.lease.lease_ulid, worker=self.lease.worker, exit_code=0, result=self.result, now=now
         )
         return self.fresh()
@@ -77,7 +78,7 @@ def execution(project: Project | None = None, *, adapter: str = "json", **config
         hardware_spec=HARDWARE_SPEC, least_isolation="none", registry="http://localhost:8000/",
         project=str(CONFIG_PROJECT), image_digest=DIGEST, timeout_seconds=900, **config,
     )  # fmt: skip
-    outcome = services.submit(
+    outcome = submit(
         submission(project, wanted),
         policy=configured_policy(OCI),
         default_pool="shared-linux",
@@ -95,7 +96,7 @@ def execution(project: Project | None = None, *, adapter: str = "json", **config
     )
     worker = WorkerFactory(pool=pool)
     offered = offer(worker, job_types=(OCI,), offers=frozenset({spec_label(HARDWARE_SPEC)}), isolation="none")
-    claim = services.claim(worker=worker, offer=offered, now=started)
+    claim = claiming.claim(worker=worker, offer=offered, now=started)
     assert claim is not None
-    services.report(lease_ulid=claim.lease.lease_ulid, worker=worker, phase="executing", now=started)
+    heartbeat.report(lease_ulid=claim.lease.lease_ulid, worker=worker, phase="executing", now=started)
     return Execution(outcome.job, report, claim.lease, started)

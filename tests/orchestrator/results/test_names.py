@@ -6,9 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from django.db import connection
 
-from orchestrator import services
 from orchestrator.results import models, names
 from orchestrator.results.names import UnknownResource
+from orchestrator.services import hardware_specs
 from tests.factories import OPERATOR, HardwareSpecFactory, ProjectFactory
 
 pytestmark = pytest.mark.django_db
@@ -92,7 +92,7 @@ def test_an_archived_spec_is_removed_from_testbeds():
     spec = HardwareSpecFactory()
     testbed = names.get_or_create_testbed(ProjectFactory(), "box")
     models.Testbed.objects.update(spec=spec)
-    services.change_spec(spec_uuid=spec.uuid, archived=True, actor=OPERATOR)
+    hardware_specs.change_spec(spec_uuid=spec.uuid, archived=True, actor=OPERATOR)
     testbed.refresh_from_db()
     assert testbed.spec is None
     assert testbed.modified_at > testbed.created_at

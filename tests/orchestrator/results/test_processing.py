@@ -9,10 +9,10 @@ import pytest
 from django.db import DataError, OperationalError, connection, transaction
 from psycopg.errors import DeadlockDetected
 
-from orchestrator import services
 from orchestrator.results import models, outputs, processing
 from orchestrator.results.outputs import encode_output, read_output
 from orchestrator.results.processing import MAX_DURATION, process, read_again
+from orchestrator.services import expiry, late_results, retries
 from runtime_jobs.errors import NotRetryable
 from runtime_jobs.identifiers import uuid_of
 from runtime_jobs.models import Job, JobEvent
@@ -189,11 +189,11 @@ def test_a_duration_is_never_negative_and_fits_its_column():
 def test_a_job_with_a_report_has_no_further_attempt(state):
     """The report names the first attempt: the metrics of another one would be in no report, and its minutes billed."""
     run = execution()
-    services.expire(job_ulid=run.job.job_ulid)
+    expiry.expire(job_ulid=run.job.job_ulid)
     if state == JobState.FAILED:
-        services.give_up(job_ulid=run.job.job_ulid, now=run.fresh().late_result_at)
+        late_results.give_up(job_ulid=run.job.job_ulid, now=run.fresh().late_result_at)
     with pytest.raises(NotRetryable, match="Submit a new run"):
-        services.retry(job_ulid=run.job.job_ulid, actor=ALICE, reason="again")
+        retries.retry(job_ulid=run.job.job_ulid, actor=ALICE, reason="again")
     assert (run.fresh().state, Job.objects.count()) == (state, 1)
 
 
@@ -214,7 +214,7 @@ def test_two_processes_that_read_at_the_same_time_store_once():
     run = execution()
     run.store(output(metric("a")))
     job, both_have_read = run.complete(), threading.Barrier(2, timeout=60)
-    original = services.settle
+    original = late_results.settle
 
     def settle(**arguments):
         both_have_read.wait()
@@ -227,7 +227,7 @@ def test_two_processes_that_read_at_the_same_time_store_once():
             connection.close()
 
     with pytest.MonkeyPatch.context() as patched, ThreadPoolExecutor(2) as pool:
-        patched.setattr(services, "settle", settle)
+        patched.setattr(late_results, "settle", settle)
         for done in [pool.submit(read), pool.submit(read)]:
             done.result(120)
     assert run.metrics() == [(0, "a", "Latency", 1.0)]

@@ -8,18 +8,10 @@ from django.test.utils import CaptureQueriesContext
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from orchestrator import services
-from orchestrator.selectors.event_pages import (
-    JOB,
-    OPERATOR,
-    Place,
-    events_of_job,
-    is_future,
-    newest_place,
-    read_page,
-)
-from orchestrator.selectors.event_search import find_events
-from orchestrator.services.operator_events import record_operator_event
+from orchestrator.core.operator_events import record_operator_event
+from orchestrator.events.pages import JOB, OPERATOR, Place, events_of_job, is_future, newest_place, read_page
+from orchestrator.events.search import find_events
+from orchestrator.services import cancellation, job_end, retries
 from runtime_jobs.models import Job, JobEvent
 from tests.factories import ALICE, OrganizationFactory, ProjectFactory, claimed, submitted
 from tests.factories import OPERATOR as OLGA
@@ -49,7 +41,7 @@ def test_a_page_has_what_its_envelope_needs():
     start = newest_place()
     job = submitted()
     lease = claimed().lease
-    services.fail(lease_ulid=lease.lease_ulid, worker=lease.worker, reason="command_failed", exit_code=3)
+    job_end.fail(lease_ulid=lease.lease_ulid, worker=lease.worker, reason="command_failed", exit_code=3)
     wait_for_older_transactions()
     page = read_page(start, organizations=None, rows=100)
     assert types_of(page) == ["job.queued", "job.leased", "job.started", "job.failed"]
@@ -73,7 +65,7 @@ def test_an_event_without_a_transition_has_the_state_before_it():
     start = newest_place()
     job = submitted()
     claimed()
-    services.cancel(job_ulid=job.job_ulid, actor=ALICE, deadline_seconds=30)
+    cancellation.cancel(job_ulid=job.job_ulid, actor=ALICE, deadline_seconds=30)
     wait_for_older_transactions()
     *_, last = read_page(start, organizations=None, rows=100).events
     assert (last.event_type, last.state) == ("job.cancel_requested", "starting")
@@ -181,8 +173,8 @@ def test_a_place_ahead_of_the_database_is_in_the_future():
 def test_the_events_of_all_attempts_of_a_job_in_pages():
     job = submitted()
     lease = claimed().lease
-    services.fail(lease_ulid=lease.lease_ulid, worker=lease.worker, reason="command_failed")
-    services.retry(job_ulid=job.job_ulid, actor=ALICE, reason="again")
+    job_end.fail(lease_ulid=lease.lease_ulid, worker=lease.worker, reason="command_failed")
+    retries.retry(job_ulid=job.job_ulid, actor=ALICE, reason="again")
     attempts = list(Job.objects.order_by("attempt").values_list("job_ulid", "attempt"))
     whole = events_of_job(attempts, after=(0, 0), rows=100)
     keys = [(event.attempt, event.seq) for event in whole]
@@ -192,8 +184,8 @@ def test_the_events_of_all_attempts_of_a_job_in_pages():
 
 
 def test_a_search_is_bounded_and_continues_at_its_place(monkeypatch):
-    monkeypatch.setattr("orchestrator.selectors.event_search.ROWS_PER_PAGE", 2)
-    monkeypatch.setattr("orchestrator.selectors.event_search.MAX_SCANNED", 4)
+    monkeypatch.setattr("orchestrator.events.search.ROWS_PER_PAGE", 2)
+    monkeypatch.setattr("orchestrator.events.search.MAX_SCANNED", 4)
     start = newest_place()
     jobs = [submitted() for _ in range(6)]
     last = jobs[-1].job_ulid

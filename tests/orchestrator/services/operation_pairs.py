@@ -17,8 +17,24 @@ from typing import Any
 from django.db import connection, transaction
 
 from leases import fencing
-from orchestrator import services
-from orchestrator.services import Claimed, ClaimRequest, CompleteMessage, WorkerHeartbeat, claiming, transitions
+from orchestrator.services import (
+    batch_calls,
+    cancellation,
+    claim_next,
+    claiming,
+    expiry,
+    heartbeat,
+    job_end,
+    late_results,
+    retries,
+    transitions,
+    worker_state,
+)
+from orchestrator.services.batch_calls import WorkerHeartbeat
+from orchestrator.services.claim_next import ClaimRequest
+from orchestrator.services.claiming import Claimed
+from orchestrator.services.job_end import CompleteMessage
+from orchestrator.step_logs import job_log_writes
 from runtime_jobs.errors import LifecycleError
 from runtime_jobs.models import Project
 from runtime_jobs.states import FailureReason
@@ -73,43 +89,49 @@ def complete_and_claim(scene: Scene) -> Any:
     """Another final message than that of `complete`, with a claim for the same worker."""
     holder = scene.claim.lease.worker
     message = CompleteMessage(scene.run("run_of"))
-    return scene.say(services.complete_and_claim, message=message, claim=ClaimRequest(offer(holder), acknowledge=True))
+    return scene.say(
+        claim_next.complete_and_claim, message=message, claim=ClaimRequest(offer(holder), acknowledge=True)
+    )
 
 
 def renew_with_others(scene: Scene) -> Any:
     """A heartbeat among those of other workers."""
     lease = scene.claim.lease
     beats = {lease.lease_ulid: WorkerHeartbeat(lease.worker)}
-    (answer,) = services.renew_across_workers(beats, now=scene.said_at).values()
+    (answer,) = batch_calls.renew_across_workers(beats, now=scene.said_at).values()
     return answer
 
 
 ACTIONS: dict[str, Callable[[Scene], Any]] = {
     "complete_and_claim": complete_and_claim,
-    "acknowledge": lambda scene: scene.say(services.acknowledge),
-    "renew": lambda scene: scene.say(services.renew),
+    "acknowledge": lambda scene: scene.say(heartbeat.acknowledge),
+    "renew": lambda scene: scene.say(heartbeat.renew),
     "renew_across_workers": renew_with_others,
-    "report": lambda scene: scene.say(services.report, phase="checking_out"),
-    "append_log": lambda scene: scene.say(services.append_log, seq=0, chunk=b"x"),
-    "complete": lambda scene: scene.say(services.complete, ingest_run_id=scene.run("run")),
-    "fail": lambda scene: scene.say(services.fail, reason=FailureReason.WORKER_ERROR),
-    "release": lambda scene: scene.say(services.release),
-    "acknowledge_cancel": lambda scene: scene.say(services.acknowledge_cancel),
-    "stop_by_worker": lambda scene: scene.say(services.stop_by_worker),
-    "cancel": lambda scene: services.cancel(job_ulid=scene.job, actor=ALICE, deadline_seconds=30, now=scene.said_at),
-    "expire": lambda scene: services.expire(job_ulid=scene.job, now=scene.ends + MOMENT),
-    "revoke": lambda scene: services.revoke(job_ulid=scene.job, actor=OPERATOR, reason="x", now=scene.ends - MOMENT),
-    "time_out": lambda scene: services.time_out(job_ulid=scene.job, now=scene.ends + HOUR),
-    "force_cancel": lambda scene: services.force_cancel(job_ulid=scene.job, now=scene.ends + HOUR),
-    "retry": lambda scene: services.retry(job_ulid=scene.job, actor=OPERATOR, reason="x", now=scene.ends + HOUR),
-    "claim": lambda scene: services.claim(
+    "report": lambda scene: scene.say(heartbeat.report, phase="checking_out"),
+    "append_log": lambda scene: scene.say(job_log_writes.append_log, seq=0, chunk=b"x"),
+    "complete": lambda scene: scene.say(job_end.complete, ingest_run_id=scene.run("run")),
+    "fail": lambda scene: scene.say(job_end.fail, reason=FailureReason.WORKER_ERROR),
+    "release": lambda scene: scene.say(heartbeat.release),
+    "acknowledge_cancel": lambda scene: scene.say(job_end.acknowledge_cancel),
+    "stop_by_worker": lambda scene: scene.say(cancellation.stop_by_worker),
+    "cancel": lambda scene: cancellation.cancel(
+        job_ulid=scene.job, actor=ALICE, deadline_seconds=30, now=scene.said_at
+    ),
+    "expire": lambda scene: expiry.expire(job_ulid=scene.job, now=scene.ends + MOMENT),
+    "revoke": lambda scene: worker_state.revoke(
+        job_ulid=scene.job, actor=OPERATOR, reason="x", now=scene.ends - MOMENT
+    ),
+    "time_out": lambda scene: expiry.time_out(job_ulid=scene.job, now=scene.ends + HOUR),
+    "force_cancel": lambda scene: expiry.force_cancel(job_ulid=scene.job, now=scene.ends + HOUR),
+    "retry": lambda scene: retries.retry(job_ulid=scene.job, actor=OPERATOR, reason="x", now=scene.ends + HOUR),
+    "claim": lambda scene: claiming.claim(
         worker=scene.other, offer=offer(scene.other), acknowledge=True, now=scene.ends + HOUR
     ),
-    "complete_late": lambda scene: services.complete_late(
+    "complete_late": lambda scene: late_results.complete_late(
         job_ulid=scene.job, worker=scene.claim.lease.worker, now=scene.ends + MOMENT
     ),
-    "give_up": lambda scene: services.give_up(job_ulid=scene.job, now=scene.ends + 2 * HOUR),
-    "settle": lambda scene: services.settle(job_ulid=scene.job, now=scene.ends + HOUR),
+    "give_up": lambda scene: late_results.give_up(job_ulid=scene.job, now=scene.ends + 2 * HOUR),
+    "settle": lambda scene: late_results.settle(job_ulid=scene.job, now=scene.ends + HOUR),
 }
 SPOKEN_ENDS = frozenset({"complete_and_claim", "complete", "fail", "release", "acknowledge_cancel", "stop_by_worker"})
 ENDS = SPOKEN_ENDS | {"expire", "revoke", "time_out", "force_cancel"}
@@ -152,9 +174,9 @@ def scene_for(pair: tuple[str, str], project: Project, holder: Worker, other: Wo
     lease = claim.lease
     if {"acknowledge_cancel", "force_cancel"} & set(pair):
         asked = lease.leased_at + MOMENT
-        services.cancel(job_ulid=claim.job.job_ulid, actor=ALICE, deadline_seconds=3000, now=asked)
+        cancellation.cancel(job_ulid=claim.job.job_ulid, actor=ALICE, deadline_seconds=3000, now=asked)
     if set(pair) <= {"retry", "claim"} and "retry" in pair:
-        services.fail(lease_ulid=lease.lease_ulid, worker=holder, reason=FailureReason.WORKER_ERROR)
+        job_end.fail(lease_ulid=lease.lease_ulid, worker=holder, reason=FailureReason.WORKER_ERROR)
     if pair == ("claim", "claim") or "complete_and_claim" in pair:
         submitted(project)
     return Scene(claim, other, lease.expires_at)
@@ -166,12 +188,12 @@ def settling_scene(pair: tuple[str, str], project: Project, holder: Worker, othe
     claim = claimed(holder, job_types=("steps",))
     lease = claim.lease
     message = {"lease_ulid": lease.lease_ulid, "worker": holder}
-    services.report(**message, phase="executing", now=lease.leased_at + MOMENT)
+    heartbeat.report(**message, phase="executing", now=lease.leased_at + MOMENT)
     lease.refresh_from_db()
     if "settle" in pair:
-        services.complete(**message, now=lease.expires_at - MOMENT)
+        job_end.complete(**message, now=lease.expires_at - MOMENT)
     else:
-        services.expire(job_ulid=claim.job.job_ulid, now=lease.expires_at)
+        expiry.expire(job_ulid=claim.job.job_ulid, now=lease.expires_at)
     return Scene(claim, other, lease.expires_at, has_ended=True)
 
 

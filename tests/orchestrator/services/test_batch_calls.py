@@ -9,9 +9,10 @@ from django.test.utils import CaptureQueriesContext
 
 from leases.errors import StaleLease
 from leases.models import Lease
-from orchestrator import services
-from orchestrator.services import CompleteMessage, FailMessage, HeartbeatUpdate
-from orchestrator.services.idempotency import IdempotentRequest
+from orchestrator.core.idempotency import IdempotentRequest
+from orchestrator.services import batch_calls, bulk_submit, cancellation, claiming, heartbeat, job_end
+from orchestrator.services.heartbeat import HeartbeatUpdate
+from orchestrator.services.job_end import CompleteMessage, FailMessage
 from runtime_jobs.errors import (
     Conflict,
     IdempotencyConflict,
@@ -54,7 +55,7 @@ def worker(db):
 
 def claim_many(worker, most, *, job_types=("runtime",), **kwargs):
     kwargs.setdefault("acknowledge", True)
-    return services.claim_many(worker=worker, offer=offer(worker, job_types=job_types), limit=most, **kwargs)
+    return claiming.claim_many(worker=worker, offer=offer(worker, job_types=job_types), limit=most, **kwargs)
 
 
 def held(worker, project, number, **kwargs):
@@ -105,10 +106,10 @@ def test_the_same_claim_again_returns_the_leases_that_are_open(project, worker):
     again = claim_many(worker, 3, idempotency=key())
     assert [one.lease.lease_ulid for one in again] == [one.lease.lease_ulid for one in first]
     assert all(one.replayed for one in again)
-    services.complete(lease_ulid=first[0].lease.lease_ulid, worker=worker, ingest_run_id="run_1")
+    job_end.complete(lease_ulid=first[0].lease.lease_ulid, worker=worker, ingest_run_id="run_1")
     assert [one.job.pk for one in claim_many(worker, 3, idempotency=key())] == [one.job.pk for one in first[1:]]
     for one in first[1:]:
-        services.release(lease_ulid=one.lease.lease_ulid, worker=worker)
+        heartbeat.release(lease_ulid=one.lease.lease_ulid, worker=worker)
     assert len(claim_many(worker, 3, idempotency=key())) == 3, "a key whose leases have ended counts no more"
 
 
@@ -117,15 +118,15 @@ def test_the_same_claim_again_returns_the_leases_that_are_open(project, worker):
 
 def test_many_are_acknowledged_renewed_and_completed(project, worker):
     leases = held(worker, project, 3)
-    assert {job.state for job in services.acknowledge_many(dict.fromkeys(leases), worker=worker).values()} == {
+    assert {job.state for job in batch_calls.acknowledge_many(dict.fromkeys(leases), worker=worker).values()} == {
         JobState.STARTING
     }
     beats = {name: HeartbeatUpdate(phase="executing", progress={"percent": 1.0}) for name in leases}
-    renewed = services.renew_many(beats, worker=worker)
+    renewed = batch_calls.renew_many(beats, worker=worker)
     assert [one.lease.lease_ulid for one in renewed.values()] == leases
     assert job_of(leases[0]).progress == {"percent": 1.0}
     runs = {name: CompleteMessage(f"run_{place}") for place, name in enumerate(leases)}
-    assert {job.state for job in services.complete_many(runs, worker=worker).values()} == {JobState.SUCCEEDED}
+    assert {job.state for job in batch_calls.complete_many(runs, worker=worker).values()} == {JobState.SUCCEEDED}
     assert [job_of(name).ingest_run_id for name in leases] == ["run_0", "run_1", "run_2"]
     assert kinds(leases[2]) == ["job.queued", "job.leased", "job.started", "job.progress", "job.completed"]
 
@@ -133,15 +134,15 @@ def test_many_are_acknowledged_renewed_and_completed(project, worker):
 def test_one_that_is_refused_spoils_no_other_and_leaves_nothing(project, worker):
     ahead, granted, gone, fine = held(worker, project, 4)
     other = held(WorkerFactory(), project, 1)[0]
-    services.report(lease_ulid=ahead, worker=worker, phase="uploading")
-    services.release(lease_ulid=gone, worker=worker)
+    heartbeat.report(lease_ulid=ahead, worker=worker, phase="uploading")
+    heartbeat.release(lease_ulid=gone, worker=worker)
     before = {name: (kinds(name), vars(Lease.objects.get(lease_ulid=name))) for name in (ahead, granted, gone, other)}
     beats = dict.fromkeys(
         [ahead, gone, other, "rtl_none", fine], HeartbeatUpdate(phase="executing", progress={"percent": 2.0})
     )
-    answers = services.renew_many(beats, worker=worker)
+    answers = batch_calls.renew_many(beats, worker=worker)
     assert [type(answer) for answer in answers.values()] == [
-        InvalidTransition, StaleLease, StaleLease, StaleLease, services.HeartbeatResult,
+        InvalidTransition, StaleLease, StaleLease, StaleLease, heartbeat.HeartbeatResult,
     ]  # fmt: skip
     assert [answers[name].facts["reason"] for name in (gone, other, "rtl_none")] == [
         "lease_ended", "unknown_lease", "unknown_lease",
@@ -158,9 +159,9 @@ def test_one_that_is_refused_spoils_no_other_and_leaves_nothing(project, worker)
 def test_a_refusal_takes_back_the_acknowledgement_that_it_implied(project, worker):
     """An unknown phase is refused after the lease was extended."""
     granted, fine = held(worker, project, 2)
-    answers = services.complete_many({granted: CompleteMessage(None), fine: CompleteMessage("run_1")}, worker=worker)
+    answers = batch_calls.complete_many({granted: CompleteMessage(None), fine: CompleteMessage("run_1")}, worker=worker)
     assert isinstance(answers[granted], Invalid)
-    wrong_way = services.renew_many({granted: HeartbeatUpdate(phase="nowhere")}, worker=worker)
+    wrong_way = batch_calls.renew_many({granted: HeartbeatUpdate(phase="nowhere")}, worker=worker)
     assert isinstance(wrong_way[granted], InvalidTransition)
     lease = Lease.objects.get(lease_ulid=granted)
     assert (lease.state, lease.acknowledged_at, lease.job.state) == ("granted", None, JobState.LEASED)
@@ -169,10 +170,10 @@ def test_a_refusal_takes_back_the_acknowledgement_that_it_implied(project, worke
 
 def test_of_two_leases_on_one_job_neither_sees_what_was_taken_back(project, worker):
     done, old = held(worker, project, 2)
-    services.complete(lease_ulid=done, worker=worker, ingest_run_id="run_0")
-    services.release(lease_ulid=old, worker=worker)
+    job_end.complete(lease_ulid=done, worker=worker, ingest_run_id="run_0")
+    heartbeat.release(lease_ulid=old, worker=worker)
     (new,) = [one.lease.lease_ulid for one in claim_many(worker, 1)]
-    answers = services.complete_many({new: CompleteMessage("run_0"), old: CompleteMessage("run_1")}, worker=worker)
+    answers = batch_calls.complete_many({new: CompleteMessage("run_0"), old: CompleteMessage("run_1")}, worker=worker)
     assert isinstance(answers[new], Conflict), "the run is another job's, which is seen after the lease was heard"
     assert isinstance(answers[old], Conflict)
     assert answers[old].facts["job_status"] == "queued", "not running: the acknowledgement was taken back"
@@ -181,37 +182,39 @@ def test_of_two_leases_on_one_job_neither_sees_what_was_taken_back(project, work
 def test_at_its_expiry_a_lease_is_dead_for_this_call_too(project, worker):
     leases = held(worker, project, 2, acknowledge=False)
     ends = Lease.objects.get(lease_ulid=leases[0]).expires_at
-    answers = services.renew_many(dict.fromkeys(leases, HeartbeatUpdate()), worker=worker, now=ends)
+    answers = batch_calls.renew_many(dict.fromkeys(leases, HeartbeatUpdate()), worker=worker, now=ends)
     assert {answer.facts["reason"] for answer in answers.values()} == {"lease_expired"}
-    fine = services.renew_many(dict.fromkeys(leases, HeartbeatUpdate()), worker=worker, now=ends - timedelta(seconds=1))
+    fine = batch_calls.renew_many(
+        dict.fromkeys(leases, HeartbeatUpdate()), worker=worker, now=ends - timedelta(seconds=1)
+    )
     assert all(one.lease.expires_at > ends for one in fine.values())
 
 
 def test_the_same_final_messages_again_are_answered_the_same_and_others_are_conflicts(project, worker):
     leases = held(worker, project, 2)
     runs = {leases[0]: CompleteMessage("run_0"), leases[1]: CompleteMessage("run_1")}
-    first = services.complete_many(runs, worker=worker)
+    first = batch_calls.complete_many(runs, worker=worker)
     result = [kinds(name) for name in leases]
-    again = services.complete_many(runs, worker=worker, now=after(first[leases[0]].finished_at, 4000))
+    again = batch_calls.complete_many(runs, worker=worker, now=after(first[leases[0]].finished_at, 4000))
     assert {job.state for job in again.values()} == {JobState.SUCCEEDED}
-    other = services.complete_many(
+    other = batch_calls.complete_many(
         {leases[0]: CompleteMessage("run_2"), leases[1]: CompleteMessage("run_1")}, worker=worker
     )
     assert isinstance(other[leases[0]], Conflict)
     assert not isinstance(other[leases[1]], LifecycleError)
-    failed = services.fail_many({leases[0]: FailMessage(FailureReason.WORKER_ERROR)}, worker=worker)
+    failed = batch_calls.fail_many({leases[0]: FailMessage(FailureReason.WORKER_ERROR)}, worker=worker)
     assert isinstance(failed[leases[0]], Conflict)
     assert [kinds(name) for name in leases] == result
 
 
 def test_one_run_is_one_jobs_also_within_a_call(project, worker):
     leases = held(worker, project, 3)
-    services.complete(lease_ulid=leases[0], worker=worker, ingest_run_id="run_0")
+    job_end.complete(lease_ulid=leases[0], worker=worker, ingest_run_id="run_0")
     runs = {leases[1]: CompleteMessage("run_0"), leases[2]: CompleteMessage("run_1")}
-    answers = services.complete_many(runs, worker=worker)
+    answers = batch_calls.complete_many(runs, worker=worker)
     assert isinstance(answers[leases[1]], Conflict)
     more = held(worker, project, 2)
-    answers = services.complete_many(dict.fromkeys(more, CompleteMessage("run_2")), worker=worker)
+    answers = batch_calls.complete_many(dict.fromkeys(more, CompleteMessage("run_2")), worker=worker)
     assert answers[more[0]].state == JobState.SUCCEEDED
     assert isinstance(answers[more[1]], Conflict)
 
@@ -225,7 +228,7 @@ def test_failures_bring_their_retries_their_runs_and_their_explanations(project,
         unsent: FailMessage(FailureReason.UPLOAD_FAILED, unsent_run={"a": 1}),
         steps: FailMessage(FailureReason.COMMAND_FAILED, message="tests failed", exit_code=1),
     }
-    answers = services.fail_many(words, worker=worker)
+    answers = batch_calls.fail_many(words, worker=worker)
     assert {job.state for job in answers.values()} == {JobState.FAILED}
     retry = Job.objects.get(retry_of_job_ulid=answers[lost].job_ulid)
     assert (retry.state, retry.attempt, retry.lane_id) == (JobState.QUEUED, 2, answers[lost].lane_id)
@@ -236,8 +239,8 @@ def test_failures_bring_their_retries_their_runs_and_their_explanations(project,
 
 def test_a_cancel_that_was_asked_for_counts_here_too(project, worker):
     asked, free = held(worker, project, 2, acknowledge=False)
-    services.cancel(job_ulid=job_of(asked).job_ulid, actor=ALICE, deadline_seconds=30)
-    answers = services.fail_many(
+    cancellation.cancel(job_ulid=job_of(asked).job_ulid, actor=ALICE, deadline_seconds=30)
+    answers = batch_calls.fail_many(
         dict.fromkeys([asked, free], FailMessage(FailureReason.WORKER_SHUTDOWN)), worker=worker
     )
     assert [answers[name].state for name in (asked, free)] == [JobState.CANCELED, JobState.FAILED]
@@ -248,7 +251,7 @@ def test_those_that_wait_for_the_ended_ones_go_on(project, worker):
     last = submitted(project, depends_on=(first, second))
     claims = claim_many(worker, 2)
     words = {one.lease.lease_ulid: CompleteMessage(f"run_{one.job.pk}") for one in claims}
-    services.complete_many(words, worker=worker)
+    batch_calls.complete_many(words, worker=worker)
     assert Job.objects.get(pk=last.pk).state == JobState.QUEUED
     assert not EndedDependency.objects.exists()
 
@@ -257,7 +260,7 @@ def test_those_that_wait_for_the_ended_ones_go_on(project, worker):
 
 
 def submit_many(entries, **kwargs):
-    return services.submit_many(
+    return bulk_submit.submit_many(
         entries, policy_for=configured_policy, default_pool="shared-linux", actor=ALICE, **kwargs
     )
 
@@ -329,14 +332,14 @@ def test_no_statement_is_made_for_each_job(project, worker, number):
     claims = claim_many(worker, 0)  # notes what the worker offers
     counts["claim"] = counted(lambda: claims.extend(claim_many(worker, number)))
     leases = [one.lease.lease_ulid for one in claims]
-    counts["acknowledge"] = counted(lambda: services.acknowledge_many(dict.fromkeys(leases), worker=worker))
+    counts["acknowledge"] = counted(lambda: batch_calls.acknowledge_many(dict.fromkeys(leases), worker=worker))
     beats = dict.fromkeys(leases, HeartbeatUpdate(phase="executing"))
-    counts["renew"] = counted(lambda: services.renew_many(beats, worker=worker))
+    counts["renew"] = counted(lambda: batch_calls.renew_many(beats, worker=worker))
     words = {name: CompleteMessage(f"run_{name}") for name in leases}
-    counts["complete"] = counted(lambda: services.complete_many(words, worker=worker))
+    counts["complete"] = counted(lambda: batch_calls.complete_many(words, worker=worker))
     lost = [one.lease.lease_ulid for one in claim_many(worker, number)]
     shutdown = dict.fromkeys(lost, FailMessage(FailureReason.WORKER_SHUTDOWN))
-    counts["fail"] = counted(lambda: services.fail_many(shutdown, worker=worker))
+    counts["fail"] = counted(lambda: batch_calls.fail_many(shutdown, worker=worker))
     assert len(leases) == len(lost) == number
     assert counts == STATEMENTS
 
@@ -354,11 +357,11 @@ def test_calls_for_many_and_single_verbs_in_opposite_order_have_one_winner_each(
     failed = dict.fromkeys(reversed(leases), FailMessage(FailureReason.WORKER_ERROR))
 
     def release(name):
-        return _said(lambda: services.release(lease_ulid=name, worker=worker))
+        return _said(lambda: heartbeat.release(lease_ulid=name, worker=worker))
 
     answers = together(
-        lambda: services.complete_many(completed, worker=worker),
-        lambda: services.fail_many(failed, worker=worker),
+        lambda: batch_calls.complete_many(completed, worker=worker),
+        lambda: batch_calls.fail_many(failed, worker=worker),
         lambda: {name: release(name) for name in reversed(leases)},
     )
     assert all(isinstance(answer, dict) for answer in answers), answers

@@ -5,10 +5,9 @@ import threading
 import pytest
 from django.db import connection
 
-from orchestrator import services
-from orchestrator.services import BatchJob, BatchSubmission, project_defaults
-from orchestrator.services.batches import state_of
-from orchestrator.services.idempotency import IdempotentRequest
+from orchestrator.core.idempotency import IdempotentRequest
+from orchestrator.services import batches, cancellation, expiry, job_end, project_defaults, retries
+from orchestrator.services.batches import BatchJob, BatchSubmission, state_of
 from runtime_jobs.errors import (
     AlreadyFinal,
     IdempotencyConflict,
@@ -50,21 +49,21 @@ def origin(project, **changes):
 
 def submitted(project=None, *specs, idempotency=None, required=True, **changes):
     jobs = [BatchJob(one, required) for one in specs or (steps_spec(name="a"), steps_spec(name="b"))]
-    return services.submit_batch(
+    return batches.submit_batch(
         origin(project or ProjectFactory(), **changes), jobs, policy_for=configured_policy, default_pool="shared-linux",
         actor=ALICE, idempotency=idempotency,
     )  # fmt: skip
 
 
 def rerun(batch, idempotency=None):
-    return services.rerun_batch(
+    return batches.rerun_batch(
         batch_ulid=batch.batch_ulid, policy_for=configured_policy, default_pool="shared-linux", actor=ALICE,
         correlation_id="again", source_address="127.0.0.1", idempotency=idempotency,
     )  # fmt: skip
 
 
 def canceled(batch):
-    return services.cancel_batch(batch_ulid=batch.batch_ulid, actor=ALICE, deadline_seconds=30, message="enough")
+    return batches.cancel_batch(batch_ulid=batch.batch_ulid, actor=ALICE, deadline_seconds=30, message="enough")
 
 
 def key(name="k", operation="run", body="x"):
@@ -76,11 +75,11 @@ def take(worker):
 
 
 def done(lease, worker):
-    return services.complete(lease_ulid=lease.lease_ulid, worker=worker)
+    return job_end.complete(lease_ulid=lease.lease_ulid, worker=worker)
 
 
 def failed(lease, worker, reason=FailureReason.COMMAND_FAILED):
-    return services.fail(lease_ulid=lease.lease_ulid, worker=worker, reason=reason)
+    return job_end.fail(lease_ulid=lease.lease_ulid, worker=worker, reason=reason)
 
 
 def test_its_jobs_are_there_together():
@@ -95,7 +94,7 @@ def test_one_that_is_not_admitted_keeps_all_out():
         submitted(project, steps_spec(), steps_spec(timeout_seconds=901))
     for number in (0, 65):
         with nothing_lost(), pytest.raises(Invalid):
-            services.submit_batch(
+            batches.submit_batch(
                 origin(project),
                 [BatchJob(steps_spec())] * number,
                 policy_for=configured_policy,
@@ -120,7 +119,7 @@ def test_its_state_is_that_of_its_newest_attempts():
     done(first.lease, worker)
     failed(second.lease, worker)
     assert state_of(batch) == "failed"
-    services.retry(job_ulid=second.job.job_ulid, actor=ALICE, reason="again")
+    retries.retry(job_ulid=second.job.job_ulid, actor=ALICE, reason="again")
     assert state_of(batch) == "running"
     done(take(worker).lease, worker)
     assert state_of(batch) == "succeeded"
@@ -132,7 +131,7 @@ def test_an_optional_job_may_fail():
     assert batch.details["optional"] == [batch.jobs.get().root_job_ulid]
     project = ProjectFactory(slug="other")
     jobs = [BatchJob(steps_spec(name="a")), BatchJob(steps_spec(name="b"), required=False)]
-    mixed = services.submit_batch(
+    mixed = batches.submit_batch(
         origin(project), jobs, policy_for=configured_policy, default_pool="shared-linux", actor=ALICE
     ).batch
     for _ in range(3):
@@ -152,7 +151,7 @@ def test_a_cancel_ends_what_waits_and_asks_who_runs():
     assert state_of(Batch.objects.get()) == "cancel_requested"
     with nothing_lost():
         assert not canceled(batch).accepted, "asked before"
-    services.acknowledge_cancel(lease_ulid=running.lease.lease_ulid, worker=worker)
+    job_end.acknowledge_cancel(lease_ulid=running.lease.lease_ulid, worker=worker)
     assert state_of(Batch.objects.get()) == "canceled"
     with nothing_lost():
         assert canceled(batch).batch.cancel_reason == "batch_canceled"
@@ -164,13 +163,13 @@ def test_what_has_ended_otherwise_is_not_canceled():
     with nothing_lost(), pytest.raises(AlreadyFinal):
         canceled(batch)
     with pytest.raises(NotFound):
-        services.cancel_batch(batch_ulid="rtb_none", actor=ALICE, deadline_seconds=1)
+        batches.cancel_batch(batch_ulid="rtb_none", actor=ALICE, deadline_seconds=1)
 
 
 def test_a_job_that_somebody_canceled_before_keeps_its_reason():
     batch = submitted().batch
     first = batch.jobs.order_by("id").first()
-    services.cancel(job_ulid=first.job_ulid, actor=ALICE, deadline_seconds=30)
+    cancellation.cancel(job_ulid=first.job_ulid, actor=ALICE, deadline_seconds=30)
     canceled(batch)
     assert list(batch.jobs.order_by("id").values_list("cancel_reason", flat=True)) == ["requested", "batch_canceled"]
 
@@ -181,7 +180,7 @@ def test_a_cancel_reaches_the_retry_of_a_job_that_fails_while_it_waits():
     worker, batch = WorkerFactory(), submitted(None, steps_spec()).batch
     held = take(worker)
     locked, go = threading.Event(), threading.Event()
-    real = services.expiry.end_lease_externally
+    real = expiry.end_lease_externally
 
     def expire():
         def slowly(*args, **kwargs):
@@ -189,11 +188,11 @@ def test_a_cancel_reaches_the_retry_of_a_job_that_fails_while_it_waits():
             assert go.wait(60)
             return real(*args, **kwargs)
 
-        services.expiry.end_lease_externally = slowly
+        expiry.end_lease_externally = slowly
         try:
-            services.expire(job_ulid=held.job.job_ulid, now=after(held.lease.expires_at, 1))
+            expiry.expire(job_ulid=held.job.job_ulid, now=after(held.lease.expires_at, 1))
         finally:
-            services.expiry.end_lease_externally = real
+            expiry.end_lease_externally = real
             connection.close()
 
     def cancel():
@@ -223,7 +222,7 @@ def test_a_rerun_is_the_same_jobs_in_a_new_batch():
     for _ in range(2):
         held = take(worker)
         failed(held.lease, worker, FailureReason.WORKER_ERROR)
-    services.retry(job_ulid=batch.jobs.order_by("id")[0].job_ulid, actor=ALICE, reason="x")
+    retries.retry(job_ulid=batch.jobs.order_by("id")[0].job_ulid, actor=ALICE, reason="x")
     again = rerun(batch).batch
     assert (again.rerun_of, again.git_commit, again.details) == (batch.batch_ulid, COMMIT, batch.details)
     old, new = (list(one.jobs.filter(attempt=1).order_by("id")) for one in (batch, again))

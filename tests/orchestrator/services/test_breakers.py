@@ -7,13 +7,14 @@ import pytest
 from django.db import connection
 
 from leases.models import Breaker, BreakerState, Limit
-from orchestrator import services
 from orchestrator.audit.runner import run_audit
+from orchestrator.core.row_batches import RowRunner
+from orchestrator.incidents import breakers
+from orchestrator.incidents.breakers import counts
+from orchestrator.incidents.models import Incident, IncidentMode
 from orchestrator.maintenance import queues
 from orchestrator.maintenance.queues import sweep_scheduling
-from orchestrator.maintenance.rows import RowRunner
-from orchestrator.models import Incident, IncidentMode
-from orchestrator.services.breakers import counts
+from orchestrator.services import claiming, expiry, heartbeat, job_end
 from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import NotFound
 from runtime_jobs.models import Job, OperatorEvent
@@ -45,15 +46,15 @@ def worker(db):
 
 
 def take(worker):
-    return services.claim(worker=worker, offer=offer(worker, job_types=("steps",)))
+    return claiming.claim(worker=worker, offer=offer(worker, job_types=("steps",)))
 
 
 def end(claim, *, well: bool, reason: FailureReason = FailureReason.WORKER_ERROR) -> None:
     message = {"lease_ulid": claim.lease.lease_ulid, "worker": claim.lease.worker}
     if well:
-        services.complete(**message, exit_code=0)
+        job_end.complete(**message, exit_code=0)
     else:
-        services.fail(**message, reason=reason, exit_code=1)
+        job_end.fail(**message, reason=reason, exit_code=1)
 
 
 def run(project, worker, outcomes: str) -> None:
@@ -97,8 +98,8 @@ class TestOpening:
     def test_old_failures_weigh_nothing(self, project, worker):
         run(project, worker, "----------")
         later = database_now() + timedelta(minutes=11)
-        assert services.evaluate_breaker(org_slug=ORG, job_type="steps", now=later) is None
-        assert services.evaluate_breaker(org_slug=ORG, job_type="steps").state == OPEN
+        assert breakers.evaluate_breaker(org_slug=ORG, job_type="steps", now=later) is None
+        assert breakers.evaluate_breaker(org_slug=ORG, job_type="steps").state == OPEN
 
     def test_an_incident_says_so(self, project, worker):
         opened(project, worker)
@@ -135,9 +136,9 @@ class TestWhatCounts:
         for _ in range(10):
             submitted_steps(project, policy=replace(JOB_TYPES["steps"].policy(**TIMINGS), automatic_retries=0))
             lost = take(worker)
-            services.expire(job_ulid=lost.job.job_ulid, now=lost.lease.expires_at)
+            expiry.expire(job_ulid=lost.job.job_ulid, now=lost.lease.expires_at)
         later = database_now() + timedelta(seconds=150)
-        services.evaluate_breaker(org_slug=ORG, job_type="steps", now=later)
+        breakers.evaluate_breaker(org_slug=ORG, job_type="steps", now=later)
         assert Breaker.objects.get().state == OPEN
         submitted_steps(project)
         assert take(worker) is None
@@ -212,7 +213,7 @@ class TestTrying:
         cool_down()
         sweep_scheduling()
         probe = take(worker)
-        services.release(lease_ulid=probe.lease.lease_ulid, worker=worker)
+        heartbeat.release(lease_ulid=probe.lease.lease_ulid, worker=worker)
         assert take(worker) is None
         assert state() == HALF_OPEN
         again = take(worker)
@@ -272,13 +273,13 @@ class TestEvents:
 
     def test_a_reset_is_one(self, project, worker):
         opened(project, worker)
-        services.reset_breaker(org_slug=ORG, job_type="steps", actor=OPERATOR, reason="mended")
+        breakers.reset_breaker(org_slug=ORG, job_type="steps", actor=OPERATOR, reason="mended")
         assert self.states() == [("breaker.opened", CLOSED, OPEN), ("breaker.reset", OPEN, CLOSED)]
 
     def test_its_incident_opens_and_ends_with_it(self, project, worker):
         opened(project, worker)
         incident = Incident.objects.get(kind="breaker")
-        services.reset_breaker(org_slug=ORG, job_type="steps", actor=OPERATOR, reason="mended")
+        breakers.reset_breaker(org_slug=ORG, job_type="steps", actor=OPERATOR, reason="mended")
         events = OperatorEvent.objects.filter(target=f"incident:{incident.incident_ulid}").order_by("id")
         assert [(event.action, event.org_slug, event.job_type) for event in events] == [
             ("incident.opened", ORG, "steps"),
@@ -314,7 +315,7 @@ class TestReset:
     def test_an_operator_closes_it(self, project, worker):
         opened(project, worker)
         submitted_steps(project)
-        services.reset_breaker(org_slug=ORG, job_type="steps", actor=OPERATOR, reason="mended")
+        breakers.reset_breaker(org_slug=ORG, job_type="steps", actor=OPERATOR, reason="mended")
         assert take(worker) is not None
         assert state() == CLOSED, "what failed before counts no more"
         assert Incident.objects.get(kind="breaker").resolved_by == str(OPERATOR)
@@ -322,7 +323,7 @@ class TestReset:
 
     def test_what_is_not_open_cannot_be_reset(self, project):
         with pytest.raises(NotFound):
-            services.reset_breaker(org_slug=ORG, job_type="steps", actor=OPERATOR, reason="x")
+            breakers.reset_breaker(org_slug=ORG, job_type="steps", actor=OPERATOR, reason="x")
 
 
 @pytest.mark.django_db
@@ -338,9 +339,9 @@ class TestPages:
         """Half-open breakers of organizations that submit nothing more."""
         for number in range(5):
             run(ProjectFactory(organization=OrganizationFactory(slug=f"silent-{number}")), worker, "-")
-            services.evaluate_breaker(org_slug=f"silent-{number}", job_type="steps")
+            breakers.evaluate_breaker(org_slug=f"silent-{number}", job_type="steps")
             cool_down()
-            services.evaluate_breaker(org_slug=f"silent-{number}", job_type="steps")
+            breakers.evaluate_breaker(org_slug=f"silent-{number}", job_type="steps")
         assert set(Breaker.objects.values_list("state", flat=True)) == {HALF_OPEN}
 
     def test_breakers_that_wait_for_a_job_hide_no_other(self, waiting, project, worker):
@@ -355,7 +356,7 @@ class TestPages:
         now = database_now()
         for slug, seconds in (("one", 1), ("two", 2)):
             run(ProjectFactory(organization=OrganizationFactory(slug=slug)), worker, "-")
-            services.evaluate_breaker(org_slug=slug, job_type="steps")
+            breakers.evaluate_breaker(org_slug=slug, job_type="steps")
             Breaker.objects.filter(org_slug=slug).update(cool_until=now - timedelta(seconds=seconds))
         sweep_scheduling()
         assert dict(Breaker.objects.values_list("org_slug", "state")) == {"one": OPEN, "two": HALF_OPEN}
@@ -364,16 +365,16 @@ class TestPages:
     def test_a_breaker_whose_evaluation_fails_hides_no_other(self, project, worker, monkeypatch):
         for slug in ("broken", ORG):
             run(ProjectFactory(organization=OrganizationFactory(slug=slug)), worker, "-")
-            services.evaluate_breaker(org_slug=slug, job_type="steps")
+            breakers.evaluate_breaker(org_slug=slug, job_type="steps")
             cool_down()
-        original = services.evaluate_breaker
+        original = breakers.evaluate_breaker
 
         def evaluate(*, org_slug, **more):
             if org_slug == "broken":
                 raise RuntimeError("a bug")
             return original(org_slug=org_slug, **more)
 
-        monkeypatch.setattr(services, "evaluate_breaker", evaluate)
+        monkeypatch.setattr(breakers, "evaluate_breaker", evaluate)
         rows = RowRunner()
         assert [queues.evaluate_breakers(rows), queues.evaluate_breakers(rows)] == [0, 1]
         assert Breaker.objects.get(org_slug=ORG).state == HALF_OPEN

@@ -11,10 +11,10 @@ from psycopg.errors import LockNotAvailable
 from leases.errors import StaleLease
 from leases.models import LaneQueue, Lease, LimitSlot
 from leases.states import LeaseState
-from orchestrator import services
 from orchestrator.audit.runner import run_audit
-from orchestrator.services import ClaimRequest, CompleteMessage, FailMessage, claim_next
-from orchestrator.services.claim_next import next_lease_ulid
+from orchestrator.services import cancellation, claim_next, claiming, heartbeat, job_end, limits, worker_state
+from orchestrator.services.claim_next import ClaimRequest, next_lease_ulid
+from orchestrator.services.job_end import CompleteMessage, FailMessage
 from runtime_jobs.errors import Conflict
 from runtime_jobs.models import Job
 from runtime_jobs.states import FailureReason, JobState
@@ -58,14 +58,14 @@ def request(worker, **changes):
 def complete(lease, *, run="", now=None, **changes):
     message = CompleteMessage(run or f"run_{lease.pk}")
     claim = request(lease.worker, **changes)
-    return services.complete_and_claim(
+    return claim_next.complete_and_claim(
         lease_ulid=lease.lease_ulid, worker=lease.worker, message=message, claim=claim, now=now
     )
 
 
 def fail(lease, message=SHUTDOWN, **changes):
     claim = request(lease.worker, **changes)
-    return services.fail_and_claim(lease_ulid=lease.lease_ulid, worker=lease.worker, message=message, claim=claim)
+    return claim_next.fail_and_claim(lease_ulid=lease.lease_ulid, worker=lease.worker, message=message, claim=claim)
 
 
 def findings():
@@ -99,7 +99,7 @@ def test_a_completion_that_claims_is_two_statements(worker, project):
 
 
 def test_a_job_that_holds_slots_ends_before_the_claim_begins(worker, project):
-    services.set_limit(org_slug=ORG, max_active=1, actor=OPERATOR, reason="test")
+    limits.set_limit(org_slug=ORG, max_active=1, actor=OPERATOR, reason="test")
     for _ in range(3):
         submitted_steps(project)
     complete_steps(claimed(worker, job_types=("steps",)).lease)  # stores the changed offer
@@ -114,7 +114,7 @@ def test_a_job_that_holds_slots_ends_before_the_claim_begins(worker, project):
 
 
 def test_a_claim_that_fails_after_the_message_leaves_it_counted(worker, project, monkeypatch, caplog):
-    services.set_limit(org_slug=ORG, max_active=1, actor=OPERATOR, reason="test")
+    limits.set_limit(org_slug=ORG, max_active=1, actor=OPERATOR, reason="test")
     first, _ = submitted(project), submitted(project)
 
     def broken(_claim):
@@ -128,7 +128,7 @@ def test_a_claim_that_fails_after_the_message_leaves_it_counted(worker, project,
 
 
 def complete_steps(lease):
-    return services.complete_and_claim(
+    return claim_next.complete_and_claim(
         lease_ulid=lease.lease_ulid,
         worker=lease.worker,
         message=CompleteMessage(exit_code=0),
@@ -137,11 +137,11 @@ def complete_steps(lease):
 
 
 def test_the_slot_of_the_ended_job_is_free_for_the_next_one(worker, project):
-    services.set_limit(org_slug=ORG, max_active=1, actor=OPERATOR, reason="test")
+    limits.set_limit(org_slug=ORG, max_active=1, actor=OPERATOR, reason="test")
     submitted(project)
     second = submitted(project)
     lease = claimed(worker).lease
-    assert services.claim(worker=WorkerFactory(), offer=offer(worker)) is None
+    assert claiming.claim(worker=WorkerFactory(), offer=offer(worker)) is None
     assert complete(lease).next_claim.job.pk == second.pk
     assert LimitSlot.objects.get(job_id__isnull=False).job_id == second.pk
     assert findings() == []
@@ -238,7 +238,7 @@ def test_a_revoked_lease_claims_nothing(worker, project):
     job = submitted(project)
     submitted(project)
     lease = claimed(worker).lease
-    services.revoke(job_ulid=job.job_ulid, actor=OPERATOR, reason="test")
+    worker_state.revoke(job_ulid=job.job_ulid, actor=OPERATOR, reason="test")
     assert_refused(StaleLease, lambda: complete(lease))
     assert_refused(StaleLease, lambda: fail(lease))
 
@@ -246,7 +246,7 @@ def test_a_revoked_lease_claims_nothing(worker, project):
 def test_another_final_message_claims_nothing(worker, project):
     submitted(project)
     lease = claimed(worker).lease
-    services.complete(lease_ulid=lease.lease_ulid, worker=worker, ingest_run_id="run_1")
+    job_end.complete(lease_ulid=lease.lease_ulid, worker=worker, ingest_run_id="run_1")
     submitted(project)
     assert_refused(Conflict, lambda: complete(lease, run="run_2"))
     assert_refused(Conflict, lambda: fail(lease))
@@ -257,7 +257,7 @@ def test_the_run_of_another_job_claims_nothing(worker, project):
     submitted(project)
     submitted(project)
     lease = claimed(worker).lease
-    services.complete(lease_ulid=lease.lease_ulid, worker=worker, ingest_run_id="run_1")
+    job_end.complete(lease_ulid=lease.lease_ulid, worker=worker, ingest_run_id="run_1")
     lease = claimed(worker).lease
     assert_refused(Conflict, lambda: complete(lease, run="run_1"))
 
@@ -284,14 +284,14 @@ def test_a_repetition_returns_no_lease_that_has_ended(worker, project):
     submitted(project)
     lease = claimed(worker).lease
     following = complete(lease).next_claim.lease
-    services.release(lease_ulid=following.lease_ulid, worker=worker)
+    heartbeat.release(lease_ulid=following.lease_ulid, worker=worker)
     assert complete(lease).next_claim is None
 
 
 def test_a_repetition_of_a_plain_completion_claims_nothing(worker, project):
     submitted(project)
     lease = claimed(worker).lease
-    services.complete(lease_ulid=lease.lease_ulid, worker=worker, ingest_run_id=f"run_{lease.pk}")
+    job_end.complete(lease_ulid=lease.lease_ulid, worker=worker, ingest_run_id=f"run_{lease.pk}")
     submitted(project)
     assert complete(lease).next_claim is None
 
@@ -345,7 +345,7 @@ def test_a_revocation_during_the_wait_for_the_worker_leaves_nothing_claimed():
 
 def revoke(job_ulid):
     try:
-        services.revoke(job_ulid=job_ulid, actor=OPERATOR, reason="test")
+        worker_state.revoke(job_ulid=job_ulid, actor=OPERATOR, reason="test")
     finally:
         connection.close()
 
@@ -371,7 +371,7 @@ def test_a_cancel_during_the_wait_is_seen_and_the_next_job_is_claimed():
 
 def cancel(job_ulid):
     try:
-        services.cancel(job_ulid=job_ulid, actor=ALICE, deadline_seconds=30)
+        cancellation.cancel(job_ulid=job_ulid, actor=ALICE, deadline_seconds=30)
     finally:
         connection.close()
 
@@ -393,7 +393,7 @@ def test_the_same_message_twice_at_once_claims_one_job():
 def test_slots_of_one_worker_that_end_at_once_keep_capacity_and_limit():
     """Each lane is released and claimed from by several calls at the same time."""
     project, worker = ProjectFactory(organization=OrganizationFactory(slug=ORG)), WorkerFactory(capacity=4)
-    services.set_limit(org_slug=ORG, max_active=3, actor=OPERATOR, reason="test")
+    limits.set_limit(org_slug=ORG, max_active=3, actor=OPERATOR, reason="test")
     for _ in range(24):
         submitted(project)
 
@@ -407,7 +407,7 @@ def test_slots_of_one_worker_that_end_at_once_keep_capacity_and_limit():
         leases = [claimed(worker).lease for _ in range(3)]
         list(pool.map(lambda lease: [work(lease), connection.close()], leases))
     left = Job.objects.exclude(state=JobState.SUCCEEDED).count()
-    while (claim := services.claim(worker=worker, offer=offer(worker))) is not None:
+    while (claim := claiming.claim(worker=worker, offer=offer(worker))) is not None:
         complete(claim.lease)
         left -= 1
     assert left <= 0

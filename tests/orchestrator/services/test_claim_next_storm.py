@@ -11,9 +11,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from django.db import connection
 
-from orchestrator import services
 from orchestrator.audit.runner import run_audit
-from orchestrator.services import ClaimRequest, CompleteMessage, claiming, unit_of_work
+from orchestrator.core import unit_of_work
+from orchestrator.services import claim_next, claiming, job_end, limits
+from orchestrator.services.claim_next import ClaimRequest
+from orchestrator.services.job_end import CompleteMessage
 from runtime_jobs.models import Job
 from runtime_jobs.states import FailureReason, JobState
 from tests.factories import OPERATOR, OrganizationFactory, ProjectFactory, WorkerFactory, offer, submitted
@@ -38,7 +40,7 @@ def test_completions_that_claim_lose_no_job_and_no_slot(monkeypatch, capsys):
         monkeypatch.setattr(module, "is_retryable", counted)
     projects = [ProjectFactory(organization=OrganizationFactory()) for _ in range(3)]
     for project in projects:
-        services.set_limit(org_slug=project.organization.slug, max_active=2, actor=OPERATOR, reason="test")
+        limits.set_limit(org_slug=project.organization.slug, max_active=2, actor=OPERATOR, reason="test")
     workers = [WorkerFactory(capacity=2) for _ in range(THREADS)]
     ends: Counter[str] = Counter()
     start = threading.Barrier(THREADS)
@@ -66,11 +68,11 @@ def work(worker, projects, start, ends, number):
     while lease is not None:
         message = CompleteMessage(f"run_{lease.pk}")
         if dice.random() < 0.1:
-            services.fail(lease_ulid=lease.lease_ulid, worker=worker, reason=FailureReason.COMMAND_NOT_FOUND)
+            job_end.fail(lease_ulid=lease.lease_ulid, worker=worker, reason=FailureReason.COMMAND_NOT_FOUND)
             ends["failed"] += 1
             lease = next_lease(worker)
             continue
-        finished = services.complete_and_claim(
+        finished = claim_next.complete_and_claim(
             lease_ulid=lease.lease_ulid, worker=worker, message=message, claim=ClaimRequest(offer(worker))
         )
         following = finished.next_claim
@@ -79,11 +81,11 @@ def work(worker, projects, start, ends, number):
 
 
 def next_lease(worker):
-    claim = services.claim(worker=worker, offer=offer(worker))
+    claim = claiming.claim(worker=worker, offer=offer(worker))
     return claim and claim.lease
 
 
 def finish(worker):
     """Complete what is left when the limits of all organizations were full."""
     while (lease := next_lease(worker)) is not None:
-        services.complete(lease_ulid=lease.lease_ulid, worker=worker, ingest_run_id=f"run_{lease.pk}")
+        job_end.complete(lease_ulid=lease.lease_ulid, worker=worker, ingest_run_id=f"run_{lease.pk}")

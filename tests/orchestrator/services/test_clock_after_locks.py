@@ -15,10 +15,10 @@ from django.db import connection, connections, transaction
 from leases.advisory_locks import JOBS_OF_ADDRESS, LIMITS_OF_QUEUE, advisory_xact_lock
 from leases.models import Breaker, BreakerState, LaneQueue, Lease, Limit, LimitKind, LimitScope
 from leases.scheduling.limits import LimitTarget
-from orchestrator import services
 from orchestrator.audit.runner import run_audit
-from orchestrator.services import claiming, limits
-from orchestrator.services.unit_of_work import UnitOfWork
+from orchestrator.core.unit_of_work import UnitOfWork
+from orchestrator.incidents import breakers
+from orchestrator.services import claiming, job_end, limits
 from runtime_jobs.db_time import database_now
 from runtime_jobs.states import FailureReason
 from tests.factories import OPERATOR, ProjectFactory, WorkerFactory, offer, submitted
@@ -76,7 +76,7 @@ def claim_in_progress(monkeypatch) -> Iterator[Callable[[int], tuple[Session, th
     def begin(most: int) -> tuple[Session, threading.Event]:
         worker = WorkerFactory()
         monkeypatch.setattr(claiming, "claim_jobs", stopped)
-        session = Session(lambda: services.claim_many(worker=worker, offer=offer(worker), limit=most))
+        session = Session(lambda: claiming.claim_many(worker=worker, offer=offer(worker), limit=most))
         assert taken.wait(60)
         monkeypatch.setattr(claiming, "claim_jobs", original)
         return session, go_on
@@ -91,7 +91,7 @@ def test_a_claim_reads_the_time_after_it_waited_for_an_address():
     worker = WorkerFactory()
     with transaction.atomic():
         advisory_xact_lock(JOBS_OF_ADDRESS, "127.0.0.1")
-        claim = Session(lambda: services.claim(worker=worker, offer=offer(worker)))
+        claim = Session(lambda: claiming.claim(worker=worker, offer=offer(worker)))
         eventually(waits_for_a_lock, 30)
         released_at = database_now()
     claimed = claim.result()
@@ -103,7 +103,7 @@ def test_a_claim_reads_the_time_after_it_waited_for_another_claim_of_the_worker(
     worker = WorkerFactory()
     with transaction.atomic():
         Worker.objects.locked().get(pk=worker.pk)
-        claim = Session(lambda: services.claim(worker=worker, offer=offer(worker)))
+        claim = Session(lambda: claiming.claim(worker=worker, offer=offer(worker)))
         eventually(waits_for_a_lock, 30)
         released_at = database_now()
     assert claim.result().lease.leased_at > released_at
@@ -114,7 +114,7 @@ def test_jobs_that_started_before_a_rate_was_attached_do_not_count_against_it(cl
     for _ in range(5):
         submitted(project)
     claim, go_on = claim_in_progress(5)
-    rate = Session(lambda: services.set_rate(org_slug=project.organization.slug, per_hour=1, burst=1, **WHY))
+    rate = Session(lambda: limits.set_rate(org_slug=project.organization.slug, per_hour=1, burst=1, **WHY))
     eventually(waits_for_a_lock, 30)
     go_on.set()
     assert len(claim.result()) == 5
@@ -132,9 +132,9 @@ def test_a_rate_reads_the_time_after_it_waited_for_the_claims_of_each_queue():
     first = LaneQueue.objects.earliest("pk")
     with transaction.atomic():
         advisory_xact_lock(LIMITS_OF_QUEUE, first.pk, shared=True)  # as a claim of that queue does
-        rate = Session(lambda: services.set_rate(org_slug=project.organization.slug, per_hour=1, burst=1, **WHY))
+        rate = Session(lambda: limits.set_rate(org_slug=project.organization.slug, per_hour=1, burst=1, **WHY))
         eventually(waits_for_a_lock, 30)
-        claim = Session(lambda: services.claim_many(worker=worker, offer=offer(worker), limit=3))
+        claim = Session(lambda: claiming.claim_many(worker=worker, offer=offer(worker), limit=3))
         assert [claimed.job.priority for claimed in claim.result()] == [50] * 3
     rate.result()
     assert Limit.objects.get(kind=LimitKind.RATE).set_at > max(Lease.objects.values_list("leased_at", flat=True))
@@ -146,16 +146,16 @@ def test_a_changed_rate_keeps_the_starts_that_a_claim_in_progress_has_spent(clai
     org = project.organization.slug
     for _ in range(12):
         submitted(project)
-    services.set_rate(org_slug=org, per_hour=2, burst=6, **WHY)
+    limits.set_rate(org_slug=org, per_hour=2, burst=6, **WHY)
     worker = WorkerFactory()
-    assert services.claim(worker=worker, offer=offer(worker)) is not None
+    assert claiming.claim(worker=worker, offer=offer(worker)) is not None
     claim, go_on = claim_in_progress(5)
-    change = Session(lambda: services.set_rate(org_slug=org, per_hour=1, burst=6, **WHY))
+    change = Session(lambda: limits.set_rate(org_slug=org, per_hour=1, burst=6, **WHY))
     eventually(waits_for_a_lock, 30)
     go_on.set()
     assert len(claim.result()) == 5
     change.result()
-    assert services.claim_many(worker=worker, offer=offer(worker), limit=6) == [], "the six starts are spent"
+    assert claiming.claim_many(worker=worker, offer=offer(worker), limit=6) == [], "the six starts are spent"
     assert [str(finding) for finding in run_audit()] == []
 
 
@@ -181,14 +181,14 @@ def uncommitted(operation: Callable[[], object]) -> Iterator[None]:
 
 def test_a_pause_that_gets_a_later_end_meanwhile_stays():
     subject = LimitTarget(LimitScope.POOL, "", "shared-linux")
-    services.pause(subject=subject, until=database_now() + timedelta(hours=1), **WHY)
+    limits.pause(subject=subject, until=database_now() + timedelta(hours=1), **WHY)
     Limit.objects.update(until=database_now())
     key, later = Limit.objects.get().pk, database_now() + timedelta(hours=2)
     terms = {"max_active": 0, "until": later, "note": "longer"}
     with uncommitted(
         lambda: limits.apply_limit_change(UnitOfWork(), LimitKind.PAUSE, subject, terms, source_address=None, **WHY)
     ):
-        remove = Session(lambda: services.remove_expired(limit_id=key))
+        remove = Session(lambda: limits.remove_expired(limit_id=key))
         eventually(waits_for_a_lock, 30)
     remove.result()
     assert Limit.objects.get().until == later
@@ -200,12 +200,12 @@ def test_failures_during_the_wait_for_a_reset_of_the_breaker_count_no_more(setti
     settings.BREAKER = settings.BREAKER | {"least_jobs": 1}
     job = submitted(project)
     worker = WorkerFactory()
-    lease = services.claim(worker=worker, offer=offer(worker)).lease
+    lease = claiming.claim(worker=worker, offer=offer(worker)).lease
     Breaker.objects.create(org_slug=org, job_type=job.job_type, state=BreakerState.OPEN, opened_at=database_now())
     with uncommitted(lambda: limits.advisory_xact_lock(limits.QUEUES_OF_ORGANIZATION, org)):
-        reset = Session(lambda: services.reset_breaker(org_slug=org, job_type=job.job_type, **WHY))
+        reset = Session(lambda: breakers.reset_breaker(org_slug=org, job_type=job.job_type, **WHY))
         eventually(waits_for_a_lock, 30)
-        services.fail(lease_ulid=lease.lease_ulid, worker=worker, reason=FailureReason.WORKER_ERROR)
+        job_end.fail(lease_ulid=lease.lease_ulid, worker=worker, reason=FailureReason.WORKER_ERROR)
     reset.result()
-    assert services.evaluate_breaker(org_slug=org, job_type=job.job_type) is None
+    assert breakers.evaluate_breaker(org_slug=org, job_type=job.job_type) is None
     assert Breaker.objects.get().state == BreakerState.CLOSED

@@ -6,10 +6,12 @@ import pytest
 from django.db import connection
 
 from leases.models import LaneQueue, Lease
-from orchestrator import services
 from orchestrator.audit.runner import run_audit
-from orchestrator.services import ConcurrencyGroup, OnConflict
-from orchestrator.services.unit_of_work import UnitOfWork
+from orchestrator.core.unit_of_work import UnitOfWork
+from orchestrator.services import claiming, job_end, retries
+from orchestrator.services import expiry as service_expiry
+from orchestrator.services import submission as service_submission
+from orchestrator.services.concurrency import ConcurrencyGroup, OnConflict
 from runtime_jobs.db_time import database_now
 from runtime_jobs.models import Job
 from runtime_jobs.states import LEASED_STATES, CancelReason, FailureReason
@@ -41,17 +43,17 @@ def worker(db):
 
 def submit(project, key: str = "deploy", when_busy: OnConflict = OnConflict.QUEUE):
     given = submission(project, spec(), group=ConcurrencyGroup(key, when_busy))
-    return services.submit(given, policy=POLICY, default_pool="shared-linux", actor=ALICE).job
+    return service_submission.submit(given, policy=POLICY, default_pool="shared-linux", actor=ALICE).job
 
 
 def take(worker):
-    claim = services.claim(worker=worker, offer=offer(worker))
+    claim = claiming.claim(worker=worker, offer=offer(worker))
     return claim and claim.job.job_ulid
 
 
 def finish(job) -> None:
     lease = Job.objects.get(job_ulid=job.job_ulid).leases.get(state="active")
-    services.fail(lease_ulid=lease.lease_ulid, worker=lease.worker, reason=FailureReason.COMMAND_FAILED)
+    job_end.fail(lease_ulid=lease.lease_ulid, worker=lease.worker, reason=FailureReason.COMMAND_FAILED)
 
 
 def ended(job) -> tuple[str, str | None]:
@@ -90,7 +92,7 @@ def test_the_newest_cancels_those_before_it(project, worker):
     assert (asked.state in LEASED_STATES, asked.cancel_reason) == (True, CancelReason.SUPERSEDED)
     assert take(worker) is None, "the one that was asked still runs"
     lease = asked.leases.get(state="active")
-    services.acknowledge_cancel(lease_ulid=lease.lease_ulid, worker=lease.worker)
+    job_end.acknowledge_cancel(lease_ulid=lease.lease_ulid, worker=lease.worker)
     assert take(worker) == newest.job_ulid
 
 
@@ -108,7 +110,7 @@ def test_a_retry_is_of_the_same_group(project, worker):
     first, second = submit(project), submit(project)
     take(worker)
     finish(first)
-    again = services.retry(job_ulid=first.job_ulid, actor=OPERATOR, reason="x").job
+    again = retries.retry(job_ulid=first.job_ulid, actor=OPERATOR, reason="x").job
     assert again.concurrency_key == "deploy"
     assert [take(worker), take(worker)] == [second.job_ulid, None]
 
@@ -154,7 +156,7 @@ def test_the_newest_cancels_also_the_automatic_retry_of_a_job_that_fails_meanwhi
             done.wait(60)
 
     def expire() -> None:
-        services.expire(job_ulid=first.job_ulid)
+        service_expiry.expire(job_ulid=first.job_ulid)
         connection.close()
 
     def submit_newest() -> None:

@@ -9,11 +9,11 @@ from django.db import OperationalError, transaction
 from psycopg.errors import LockNotAvailable
 
 from leases.models import Lane
-from orchestrator import services
 from orchestrator.audit.runner import run_audit
+from orchestrator.core.unit_of_work import UnitOfWork
 from orchestrator.maintenance.leases import sweep
-from orchestrator.services import ConcurrencyGroup, OnConflict, dependency_propagation
-from orchestrator.services.unit_of_work import UnitOfWork
+from orchestrator.services import bulk_submit, cancellation, claiming, dependency_propagation, expiry, job_end, retries
+from orchestrator.services.concurrency import ConcurrencyGroup, OnConflict
 from runtime_jobs.errors import InvalidDependency
 from runtime_jobs.models import Dependency, EndedDependency, Job, JobEvent
 from runtime_jobs.states import CancelReason, FailureReason, JobState
@@ -59,17 +59,17 @@ def succeed(job: Job) -> None:
     """Whoever is next must be this one."""
     claim = claimed()
     assert claim.job.pk == job.pk
-    services.complete(**speak(claim, ingest_run_id=f"run_{job.pk}"))
+    job_end.complete(**speak(claim, ingest_run_id=f"run_{job.pk}"))
 
 
 def fail(job: Job, reason: FailureReason = FailureReason.WORKER_ERROR) -> None:
     claim = claimed()
     assert claim.job.pk == job.pk
-    services.fail(**speak(claim, reason=reason))
+    job_end.fail(**speak(claim, reason=reason))
 
 
 def cancel(job: Job) -> Job:
-    return services.cancel(job_ulid=job.job_ulid, actor=ALICE, deadline_seconds=30).job
+    return cancellation.cancel(job_ulid=job.job_ulid, actor=ALICE, deadline_seconds=30).job
 
 
 @contextmanager
@@ -101,8 +101,8 @@ def test_a_blocked_job_is_not_handed_out(project):
     first = submitted(project)
     submitted(project, depends_on=(first,))
     worker = WorkerFactory()
-    assert services.claim(worker=worker, offer=offer(worker)).job.pk == first.pk
-    assert services.claim(worker=worker, offer=offer(worker)) is None
+    assert claiming.claim(worker=worker, offer=offer(worker)).job.pk == first.pk
+    assert claiming.claim(worker=worker, offer=offer(worker)) is None
 
 
 def test_when_one_fails_those_that_wait_are_canceled_and_theirs_too(project):
@@ -130,7 +130,7 @@ def test_a_failure_with_an_open_automatic_retry_is_none_yet(project):
     assert states(first, last) == ["failed", "blocked"]
     claim = claimed()
     assert claim.job.retry_of_job_ulid == first.job_ulid
-    services.complete(**speak(claim, ingest_run_id="run_2"))
+    job_end.complete(**speak(claim, ingest_run_id="run_2"))
     assert states(last) == ["queued"]
 
 
@@ -139,7 +139,7 @@ def test_the_last_automatic_retry_fails_for_good(project):
     last = submitted(project, depends_on=(first,))
     fail(first, FailureReason.WORKER_SHUTDOWN)
     claim = claimed()
-    services.expire(job_ulid=claim.job.job_ulid, now=after(claim.lease.expires_at, 1))
+    expiry.expire(job_ulid=claim.job.job_ulid, now=after(claim.lease.expires_at, 1))
     assert states(claim.job, last) == ["failed", "canceled"]
 
 
@@ -155,7 +155,7 @@ def test_those_that_have_ended_already_are_looked_at_on_submit(project):
 def test_any_attempt_stands_for_all_of_them(project):
     first = submitted(project)
     fail(first)
-    second = services.retry(job_ulid=first.job_ulid, actor=OPERATOR, reason="again").job
+    second = retries.retry(job_ulid=first.job_ulid, actor=OPERATOR, reason="again").job
     waiting = [submitted(project, depends_on=(one,)) for one in (first, second)]
     assert states(*waiting) == ["blocked", "blocked"]
     succeed(second)
@@ -166,7 +166,7 @@ def test_who_was_canceled_stays_so_when_the_cause_is_retried(project):
     first = submitted(project)
     last = submitted(project, depends_on=(first,))
     fail(first)
-    second = services.retry(job_ulid=first.job_ulid, actor=OPERATOR, reason="again").job
+    second = retries.retry(job_ulid=first.job_ulid, actor=OPERATOR, reason="again").job
     succeed(second)
     assert states(last) == ["canceled"]
 
@@ -176,10 +176,10 @@ def test_a_retry_takes_the_dependencies_over(project):
     last = submitted(project, depends_on=(first,))
     after_last = submitted(project, depends_on=(last,))
     fail(first)
-    hopeless = services.retry(job_ulid=last.job_ulid, actor=OPERATOR, reason="too early").job
+    hopeless = retries.retry(job_ulid=last.job_ulid, actor=OPERATOR, reason="too early").job
     assert states(hopeless) == ["canceled"]
-    second = services.retry(job_ulid=first.job_ulid, actor=OPERATOR, reason="again").job
-    hopeful = services.retry(job_ulid=hopeless.job_ulid, actor=OPERATOR, reason="again").job
+    second = retries.retry(job_ulid=first.job_ulid, actor=OPERATOR, reason="again").job
+    hopeful = retries.retry(job_ulid=hopeless.job_ulid, actor=OPERATOR, reason="again").job
     assert states(hopeful) == ["blocked"]
     succeed(second)
     assert states(hopeful, after_last) == ["queued", "canceled"]
@@ -210,7 +210,7 @@ def test_only_jobs_of_the_same_organization_may_be_named(project, whose):
 def test_a_refused_entry_of_many_leaves_no_mark_on_anothers_job(project):
     stranger = submitted(ProjectFactory(organization=OrganizationFactory()))
     given = submission(project, spec(), depends_on=(stranger.job_ulid,))
-    done = services.submit_many([given], policy_for=lambda _: POLICY, default_pool="shared-linux", actor=ALICE)
+    done = bulk_submit.submit_many([given], policy_for=lambda _: POLICY, default_pool="shared-linux", actor=ALICE)
     assert [error.code for error in done.results] == ["invalid_dependency"]
     assert not now_of(stranger).awaited
 
@@ -232,9 +232,9 @@ def test_of_many_a_few_are_looked_at_at_once_and_the_rest_by_the_clock(project, 
     fan = [submitted(project, depends_on=(first,)) for _ in range(7)]
     succeed(first)
     assert states(*fan) == ["queued"] * 2 + ["blocked"] * 5
-    assert services.propagate_pending(limit=3) == 3
+    assert dependency_propagation.propagate_pending(limit=3) == 3
     assert states(*fan) == ["queued"] * 5 + ["blocked"] * 2
-    assert services.propagate_pending(limit=3) == 2
+    assert dependency_propagation.propagate_pending(limit=3) == 2
     assert states(*fan) == ["queued"] * 7
     assert not EndedDependency.objects.exists()
 
@@ -248,7 +248,7 @@ def test_the_clock_goes_page_by_page(project, monkeypatch, dead):
     first = submitted(project)
     fan = [submitted(project, depends_on=(first,)) for _ in range(5)]
     succeed(first)
-    assert services.propagate_pending(limit=100) == 5
+    assert dependency_propagation.propagate_pending(limit=100) == 5
     assert pages == [[job.job_ulid for job in fan[:2]], [job.job_ulid for job in fan[2:4]], [fan[4].job_ulid]]
     assert states(*fan) == ["queued"] * 5
 
@@ -261,7 +261,7 @@ def test_those_that_wait_on_do_not_stand_before_the_others(project, monkeypatch)
     ready = submitted(project, depends_on=(first,))
     succeed(first)
     for _ in range(2):
-        services.propagate_pending(limit=2)
+        dependency_propagation.propagate_pending(limit=2)
     assert states(*waiting, ready) == ["blocked"] * 3 + ["queued"]
 
 
@@ -321,8 +321,8 @@ def test_a_retry_may_be_the_first_to_wait_for_another_retry(project):
     first = submitted(project)
     fail(first)
     last = submitted(project, depends_on=(first,))
-    second = services.retry(job_ulid=first.job_ulid, actor=OPERATOR, reason="again").job
-    again = services.retry(job_ulid=last.job_ulid, actor=OPERATOR, reason="again").job
+    second = retries.retry(job_ulid=first.job_ulid, actor=OPERATOR, reason="again").job
+    again = retries.retry(job_ulid=last.job_ulid, actor=OPERATOR, reason="again").job
     succeed(second)
     assert states(again) == ["queued"]
 

@@ -4,9 +4,10 @@ import pytest
 
 from leases.models import LimitSlot
 from leases.scheduling.plan_limits import organizations_with_changed_priority
-from orchestrator import services
 from orchestrator.audit.runner import run_audit
 from orchestrator.maintenance.queues import sweep_scheduling
+from orchestrator.services import claiming, job_end, priority
+from orchestrator.services import submission as service_submission
 from runtime_jobs.db_time import database_now
 from runtime_jobs.models import Job, JobEvent, Plan
 from runtime_jobs.priorities import PRIORITIES
@@ -36,7 +37,7 @@ def project(org: str, tier: str):
 
 def submit(where, address: str = "192.0.2.1", now=None):
     given = submission(where, spec(), source_address=address)
-    return services.submit(given, policy=POLICY, default_pool="shared-linux", actor=ALICE, now=now).job
+    return service_submission.submit(given, policy=POLICY, default_pool="shared-linux", actor=ALICE, now=now).job
 
 
 @pytest.fixture
@@ -46,7 +47,7 @@ def worker(db):
 
 
 def take(worker):
-    return services.claim(worker=worker, offer=offer(worker))
+    return claiming.claim(worker=worker, offer=offer(worker))
 
 
 def taken(worker) -> list[str]:
@@ -57,7 +58,7 @@ def taken(worker) -> list[str]:
 
 def finish(job, worker) -> None:
     lease = Job.objects.get(pk=job.pk).leases.get(state="active")
-    services.fail(lease_ulid=lease.lease_ulid, worker=worker, reason=FailureReason.WORKER_ERROR)
+    job_end.fail(lease_ulid=lease.lease_ulid, worker=worker, reason=FailureReason.WORKER_ERROR)
 
 
 def ids(*jobs) -> list[str]:
@@ -101,7 +102,7 @@ def test_jobs_of_priority_200_are_counted_and_not_held(worker):
     first, waits = submit(free), submit(free)
     assert taken(worker) == ids(first)
     lifted = submit(free)
-    services.prioritize(job_ulid=lifted.job_ulid, priority=200, actor=OPERATOR, reason="claimed")
+    priority.prioritize(job_ulid=lifted.job_ulid, priority=200, actor=OPERATOR, reason="claimed")
     assert taken(worker) == ids(lifted)
     finish(first, worker)
     assert taken(worker) == [], "the lifted one still runs"
@@ -157,7 +158,7 @@ def test_claims_at_the_same_moment_respect_both(tier):
         assert len(claims) <= 1
         assert Job.objects.filter(state__in=LEASED_STATES).count() == 1
         held = Job.objects.get(state__in=LEASED_STATES).leases.get(state="active")
-        services.fail(lease_ulid=held.lease_ulid, worker=held.worker, reason=FailureReason.WORKER_ERROR)
+        job_end.fail(lease_ulid=held.lease_ulid, worker=held.worker, reason=FailureReason.WORKER_ERROR)
     assert not Job.objects.filter(state="queued").exists()
     assert not LimitSlot.objects.filter(job_id__isnull=False).exists()
     assert run_audit() == []
@@ -181,7 +182,7 @@ def test_a_claim_lifts_what_waits_but_not_what_asked_for_less(worker):
     unclaimed, free = project("a", "unclaimed"), project("b", "free")
     running, waits = submit(unclaimed), submit(unclaimed)
     modest = submission(ProjectFactory(organization=unclaimed.organization), spec(), priority=-1)
-    modest = services.submit(modest, policy=POLICY, default_pool="shared-linux", actor=ALICE).job
+    modest = service_submission.submit(modest, policy=POLICY, default_pool="shared-linux", actor=ALICE).job
     other = submit(free, address="192.0.2.2")
     assert take(worker).job.pk == other.pk
     assert take(worker).job.pk == running.pk

@@ -8,9 +8,18 @@ import pytest
 from django.db import connection
 
 from leases.models import Lane, LaneQueue, LimitKind
-from orchestrator import services
 from orchestrator.audit.runner import run_audit
-from orchestrator.services import admission, priority
+from orchestrator.services import (
+    admission,
+    cancellation,
+    claiming,
+    expiry,
+    heartbeat,
+    job_end,
+    limits,
+    priority,
+    retries,
+)
 from runtime_jobs.errors import PriorityForbidden
 from runtime_jobs.models import Job, JobEvent, OperatorEvent
 from runtime_jobs.priorities import EMERGENCY
@@ -42,9 +51,7 @@ def allowed(project):
 
 
 def set_limit(max_active):
-    services.set_limit(
-        org_slug=ORG, max_active=max_active, kind=LimitKind.EMERGENCY, actor=OPERATOR, reason="incident 7"
-    )
+    limits.set_limit(org_slug=ORG, max_active=max_active, kind=LimitKind.EMERGENCY, actor=OPERATOR, reason="incident 7")
 
 
 def lane_priority(job) -> int:
@@ -62,20 +69,20 @@ def test_removing_the_limit_gives_what_waits_the_priority_of_the_plan(project, a
         event = JobEvent.objects.get(job=job, event_type="job.prioritized")
         assert (event.payload_json["before"], event.payload_json["priority"]) == (EMERGENCY, PLAN_PRIORITY)
     assert run_audit() == []
-    services.set_limit(org_slug=ORG, max_active=1, actor=OPERATOR, reason="one at a time")
+    limits.set_limit(org_slug=ORG, max_active=1, actor=OPERATOR, reason="one at a time")
     worker = WorkerFactory()
     assert claimed(worker).job.pk == first.pk, "by age again"
-    assert services.claim(worker=worker, offer=offer(worker)) is None
+    assert claiming.claim(worker=worker, offer=offer(worker)) is None
 
 
 def test_other_limits_and_other_organizations_demote_nothing(project, allowed):
     other = ProjectFactory(organization=OrganizationFactory(slug="other"))
-    services.set_limit(org_slug="other", max_active=1, kind=LimitKind.EMERGENCY, actor=OPERATOR, reason="x")
+    limits.set_limit(org_slug="other", max_active=1, kind=LimitKind.EMERGENCY, actor=OPERATOR, reason="x")
     jobs = [submitted(one, priority=EMERGENCY) for one in (project, other)]
-    services.set_limit(org_slug=ORG, max_active=3, actor=OPERATOR, reason="x")
-    services.set_limit(org_slug=ORG, max_active=None, actor=OPERATOR, reason="x")
+    limits.set_limit(org_slug=ORG, max_active=3, actor=OPERATOR, reason="x")
+    limits.set_limit(org_slug=ORG, max_active=None, actor=OPERATOR, reason="x")
     set_limit(2)
-    services.set_limit(org_slug="other", max_active=None, kind=LimitKind.EMERGENCY, actor=OPERATOR, reason="x")
+    limits.set_limit(org_slug="other", max_active=None, kind=LimitKind.EMERGENCY, actor=OPERATOR, reason="x")
     assert [Job.objects.get(pk=job.pk).priority for job in jobs] == [EMERGENCY, PLAN_PRIORITY]
 
 
@@ -85,7 +92,7 @@ def test_the_audit_names_a_waiting_emergency_without_a_limit(project, allowed):
         cursor.execute("DELETE FROM lane_limits WHERE kind = 'emergency'")
         found = {finding.code: finding.broken_for for finding in run_audit()}
         assert found["L11"] == (job.job_ulid,)
-    services.cancel(job_ulid=job.job_ulid, actor=ALICE, deadline_seconds=0)
+    cancellation.cancel(job_ulid=job.job_ulid, actor=ALICE, deadline_seconds=0)
     LaneQueue.objects.update(limits=[])
 
 
@@ -96,9 +103,9 @@ def test_a_job_that_comes_back_to_the_queue_without_the_limit_is_demoted(project
     set_limit(None)
     assert Job.objects.get().priority == EMERGENCY, "what runs, runs on"
     if end == "release":
-        services.release(lease_ulid=claim.lease.lease_ulid, worker=claim.lease.worker)
+        heartbeat.release(lease_ulid=claim.lease.lease_ulid, worker=claim.lease.worker)
     else:
-        services.expire(job_ulid=claim.job.job_ulid, now=claim.lease.expires_at)
+        expiry.expire(job_ulid=claim.job.job_ulid, now=claim.lease.expires_at)
     job = Job.objects.get()
     assert (job.state, job.priority, lane_priority(job)) == ("queued", PLAN_PRIORITY, PLAN_PRIORITY)
     assert claimed().job.pk == job.pk
@@ -114,9 +121,9 @@ def test_a_retry_skips_the_queue_only_while_there_is_a_limit(project, allowed, k
         set_limit(None)
     lease = {"lease_ulid": claim.lease.lease_ulid, "worker": claim.lease.worker}
     reason = FailureReason.WORKER_SHUTDOWN if kind == "automatic" else FailureReason.WORKER_ERROR
-    services.fail(**lease, reason=reason)
+    job_end.fail(**lease, reason=reason)
     if kind == "manual":
-        services.retry(job_ulid=claim.job.job_ulid, actor=ALICE, reason="again")
+        retries.retry(job_ulid=claim.job.job_ulid, actor=ALICE, reason="again")
     retry = Job.objects.get(retry_of_job_ulid=claim.job.job_ulid)
     assert retry.retry_kind == kind
     assert retry.priority == lane_priority(retry) == (EMERGENCY if limited else PLAN_PRIORITY)
@@ -159,7 +166,7 @@ def test_a_job_that_is_admitted_while_the_limit_is_removed_is_not_left_without_o
         try:
             if way == "submit":
                 return submitted(project, priority=EMERGENCY)
-            return services.prioritize(job_ulid=waiting.job_ulid, priority=EMERGENCY, actor=OPERATOR, reason="x")
+            return priority.prioritize(job_ulid=waiting.job_ulid, priority=EMERGENCY, actor=OPERATOR, reason="x")
         finally:
             connection.close()
 

@@ -6,8 +6,10 @@ from django.db.models import F
 
 from leases.models import Lease
 from leases.states import OPEN, LeaseState
-from orchestrator import services
+from orchestrator.artifacts import piece_operations
 from orchestrator.audit.runner import run_audit
+from orchestrator.services import cancellation, job_end, worker_state
+from orchestrator.services.submission import submit
 from runtime_jobs import events
 from runtime_jobs.db_time import database_now
 from runtime_jobs.models import Job, JobEvent, OperatorEvent, StorageUsage, StoredArtifact
@@ -39,12 +41,12 @@ def refused(sql: str) -> str:
 @pytest.mark.parametrize("change", ["UPDATE {} SET created_at = now()", "DELETE FROM {}"])
 def test_events_cannot_be_changed_or_deleted(table, change):
     submitted()
-    services.set_worker_state(worker_id=WorkerFactory().worker_id, state="draining", actor=OPERATOR)
+    worker_state.set_worker_state(worker_id=WorkerFactory().worker_id, state="draining", actor=OPERATOR)
     assert "append-only" in refused(change.format(table))
 
 
 def test_a_final_state_has_no_way_out_even_by_sql(leased):
-    services.fail(lease_ulid=leased.lease.lease_ulid, worker=leased.lease.worker, reason="checkout_failed")
+    job_end.fail(lease_ulid=leased.lease.lease_ulid, worker=leased.lease.worker, reason="checkout_failed")
     assert "stays so" in refused(
         "UPDATE runtime_jobs SET state = 'queued', finished_at = NULL, failure_reason = NULL, failure_class = NULL"
     )
@@ -166,7 +168,7 @@ RESULT = {"steps": [{"seconds": 1e22, "share": 0.1, "zero": -0.0, "text": "ü", 
 
 @pytest.fixture
 def failed(leased):
-    services.fail(
+    job_end.fail(
         lease_ulid=leased.lease.lease_ulid,
         worker=leased.lease.worker,
         reason=FailureReason.COMMAND_FAILED,
@@ -235,7 +237,7 @@ def test_digests_count_under_their_former_names(failed):
 def test_the_first_event_binds_all_of_a_request_with_a_payload(spec, wrong):
     given = submission(ProjectFactory(), PayloadSpec("scan", {"imageRef": "nginx:2"}, 300, {"vex": "cursor-a"}))
     policy = JOB_TYPES["scan"].policy(**TIMINGS)
-    job = services.submit(given, policy=policy, default_pool="shared-linux", actor=ALICE).job
+    job = submit(given, policy=policy, default_pool="shared-linux", actor=ALICE).job
     first = JobEvent.objects.get(job=job, seq=1).payload_json
     assert first["cursors"] == {"vex": "cursor-a"}
     stored = Job.objects.get(pk=job.pk)
@@ -253,10 +255,10 @@ def test_the_final_event_binds_the_complete_artifacts():
     taken = claimed(job_types=("steps",))
     begun = {"lease_ulid": taken.lease.lease_ulid, "worker": taken.lease.worker, "size_bytes": 3}
     for name in ("report.json", "log.txt"):
-        row = services.begin_lease_artifact(**begun, name=name)
+        row = piece_operations.begin_lease_artifact(**begun, name=name)
         StoredArtifact.objects.filter(pk=row.pk).update(sha256="a" * 64, completed_at=database_now())
-    late = services.begin_lease_artifact(**begun, name="late")
-    services.complete(lease_ulid=taken.lease.lease_ulid, worker=taken.lease.worker, exit_code=0)
+    late = piece_operations.begin_lease_artifact(**begun, name="late")
+    job_end.complete(lease_ulid=taken.lease.lease_ulid, worker=taken.lease.worker, exit_code=0)
     final = JobEvent.objects.get(job=taken.job, to_state="succeeded").payload_json
     assert [(entry["name"], entry["size_bytes"]) for entry in final["artifacts"]] == [
         ("report.json", 3),
@@ -275,7 +277,7 @@ def test_the_final_event_binds_the_complete_artifacts():
 
 def test_a_job_without_artifacts_binds_none():
     job = submitted_steps()
-    services.cancel(job_ulid=job.job_ulid, actor=ALICE, deadline_seconds=1)
+    cancellation.cancel(job_ulid=job.job_ulid, actor=ALICE, deadline_seconds=1)
     assert "artifacts" not in JobEvent.objects.get(job=job, to_state="canceled").payload_json
 
 
@@ -385,7 +387,7 @@ def test_the_audit_finds_each_row_that_the_switched_off_triggers_would_refuse(le
 
 def test_what_people_do_is_written_down_with_before_and_after():
     worker = WorkerFactory()
-    services.set_worker_state(worker_id=worker.worker_id, state="maintenance", actor=OPERATOR, note="new disk")
+    worker_state.set_worker_state(worker_id=worker.worker_id, state="maintenance", actor=OPERATOR, note="new disk")
     event = OperatorEvent.objects.get()
     assert (event.action, event.actor, event.target) == ("worker.state", "operator:olga", worker.worker_id)
     assert event.before == {"state": "active", "note": ""}

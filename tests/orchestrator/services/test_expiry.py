@@ -4,8 +4,8 @@ import pytest
 
 from leases.models import Lease
 from leases.states import LeaseState
-from orchestrator import services
 from orchestrator.maintenance.leases import sweep
+from orchestrator.services import cancellation, expiry, heartbeat, retries, worker_state
 from runtime_jobs.models import Job, Plan
 from runtime_jobs.specs import configured_policy
 from runtime_jobs.states import FailureReason, JobState
@@ -62,7 +62,7 @@ def test_a_manual_retry_brings_its_own_automatic_one(leased):
     sweep(now=after(leased.lease.leased_at, 121))
     second = claimed(leased.lease.worker)
     sweep(now=after(second.lease.leased_at, 121))
-    manual = services.retry(job_ulid=second.job.job_ulid, actor=OPERATOR, reason="the rack is back").job
+    manual = retries.retry(job_ulid=second.job.job_ulid, actor=OPERATOR, reason="the rack is back").job
     third = claimed(leased.lease.worker)
     assert third.job.job_ulid == manual.job_ulid
     sweep(now=after(third.lease.leased_at, 121))
@@ -76,7 +76,7 @@ def test_the_trail_of_a_crash_says_what_happened(leased):
 
 
 def test_a_cancel_that_is_not_obeyed_is_forced_at_its_deadline(leased):
-    asked = services.cancel(job_ulid=leased.job.job_ulid, actor=ALICE, deadline_seconds=30).job
+    asked = cancellation.cancel(job_ulid=leased.job.job_ulid, actor=ALICE, deadline_seconds=30).job
     assert sweep(now=after(asked.cancel_deadline_at, -0.1)) == 0
     assert sweep(now=asked.cancel_deadline_at) == 1
     assert row(leased.lease).state == JobState.CANCELED
@@ -85,16 +85,16 @@ def test_a_cancel_that_is_not_obeyed_is_forced_at_its_deadline(leased):
 
 def test_the_clock_looks_again_under_the_lock(leased):
     """A job that a task found may have changed meanwhile: the operation itself decides."""
-    services.cancel(job_ulid=leased.job.job_ulid, actor=ALICE, deadline_seconds=30)
+    cancellation.cancel(job_ulid=leased.job.job_ulid, actor=ALICE, deadline_seconds=30)
     now = after(leased.lease.leased_at, 1)
-    assert services.force_cancel(job_ulid=leased.job.job_ulid, now=now) is None
-    assert services.expire(job_ulid=leased.job.job_ulid, now=now) is None
-    assert services.time_out(job_ulid=leased.job.job_ulid, now=now) is None
+    assert expiry.force_cancel(job_ulid=leased.job.job_ulid, now=now) is None
+    assert expiry.expire(job_ulid=leased.job.job_ulid, now=now) is None
+    assert expiry.time_out(job_ulid=leased.job.job_ulid, now=now) is None
     assert row(leased.lease).state == JobState.STARTING
 
 
 def test_a_dead_worker_with_a_cancel_leaves_a_canceled_job(leased):
-    services.cancel(job_ulid=leased.job.job_ulid, actor=ALICE, deadline_seconds=3000)
+    cancellation.cancel(job_ulid=leased.job.job_ulid, actor=ALICE, deadline_seconds=3000)
     sweep(now=after(leased.lease.leased_at, 121))
     assert row(leased.lease).state == JobState.CANCELED
     assert Job.objects.count() == 1
@@ -105,10 +105,10 @@ def test_a_dead_worker_with_a_cancel_leaves_a_canceled_job(leased):
 )
 def test_each_phase_has_a_limit_of_its_own(leased, phase, limit):
     start = leased.lease.leased_at
-    reported = services.report(**speak(leased, phase=phase, now=start))
+    reported = heartbeat.report(**speak(leased, phase=phase, now=start))
     assert reported.state == phase
     for beat in range(0, limit + 20, 100):
-        services.renew(**speak(leased, now=after(start, beat)))
+        heartbeat.renew(**speak(leased, now=after(start, beat)))
     sweep(now=after(start, limit))
     assert row(leased.lease).state == phase
     sweep(now=after(start, limit + 1))
@@ -123,9 +123,9 @@ def test_a_job_with_the_longest_time_limit_keeps_no_other_from_its_end(leased):
     long = claimed()
     start = leased.lease.leased_at
     for claim in (leased, long):
-        services.report(**speak(claim, phase="executing", now=start))
+        heartbeat.report(**speak(claim, phase="executing", now=start))
         for beat in range(100, 400, 100):
-            services.renew(**speak(claim, now=after(start, beat)))
+            heartbeat.renew(**speak(claim, now=after(start, beat)))
     sweep(now=after(start, 361))
     assert row(leased.lease).failure_reason == FailureReason.TIMED_OUT
     assert row(long.lease).state == JobState.EXECUTING
@@ -138,9 +138,9 @@ def test_the_grace_after_the_time_limit_is_a_setting_of_the_submit(db, settings,
     settings.TIMEOUT_GRACE_SECONDS = 10_000
     leased = claimed()
     start = leased.lease.leased_at
-    services.report(**speak(leased, phase="executing", now=start))
+    heartbeat.report(**speak(leased, phase="executing", now=start))
     for beat in range(0, 300 + grace, 50):
-        services.renew(**speak(leased, now=after(start, beat)))
+        heartbeat.renew(**speak(leased, now=after(start, beat)))
     sweep(now=after(start, 300 + grace))
     assert row(leased.lease).state == JobState.EXECUTING
     sweep(now=after(start, 301 + grace))
@@ -157,15 +157,15 @@ def test_the_grace_after_the_time_limit_is_a_setting_of_the_submit(db, settings,
         (300, FailureReason.TIMED_OUT, 1),
     ],
 )
-@pytest.mark.parametrize("order", [(services.expire, services.time_out), (services.time_out, services.expire)])
+@pytest.mark.parametrize("order", [(expiry.expire, expiry.time_out), (expiry.time_out, expiry.expire)])
 def test_after_a_pause_of_the_scheduler_a_job_fails_for_what_came_first(
     leased, last_heartbeat, reason, attempts, order
 ):
     """The time limit of 300 s and 60 s of grace, or the end of the lease 120 s after the last heartbeat."""
     start = leased.lease.leased_at
-    services.report(**speak(leased, phase="executing", now=start))
+    heartbeat.report(**speak(leased, phase="executing", now=start))
     for beat in [*range(0, last_heartbeat, 100), last_heartbeat]:
-        services.renew(**speak(leased, now=after(start, beat)))
+        heartbeat.renew(**speak(leased, now=after(start, beat)))
     for operation in order:
         operation(job_ulid=leased.job.job_ulid, now=after(start, 5000))
     assert row(leased.lease).failure_reason == reason
@@ -173,12 +173,12 @@ def test_after_a_pause_of_the_scheduler_a_job_fails_for_what_came_first(
 
 
 def test_a_revoked_lease_fails_its_job_as_lost(leased):
-    services.revoke(job_ulid=leased.job.job_ulid, actor=OPERATOR, reason="burning")
+    worker_state.revoke(job_ulid=leased.job.job_ulid, actor=OPERATOR, reason="burning")
     assert row(leased.lease).failure_reason == FailureReason.WORKER_LOST
     assert Lease.objects.get(pk=leased.lease.pk).state == LeaseState.REVOKED
     assert Job.objects.filter(retry_of_job_ulid=leased.job.job_ulid).exists()
 
 
 def test_a_revoked_lease_that_was_not_taken_up_costs_nothing(granted):
-    services.revoke(job_ulid=granted.job.job_ulid, actor=OPERATOR, reason="burning")
+    worker_state.revoke(job_ulid=granted.job.job_ulid, actor=OPERATOR, reason="burning")
     assert row(granted.lease).state == JobState.QUEUED

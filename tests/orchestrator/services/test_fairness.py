@@ -12,9 +12,11 @@ from leases.models import Lane, LaneQueue, LaneShare, LimitScope
 from leases.scheduling import periodic
 from leases.scheduling.fair_share import enable_fair_share as begin_to_share
 from leases.scheduling.limits import LimitTarget
-from orchestrator import services
 from orchestrator.audit.runner import run_audit
 from orchestrator.maintenance.queues import sweep_scheduling
+from orchestrator.services import claiming, limits
+from orchestrator.services import submission as service_submission
+from orchestrator.services.priority import prioritize
 from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import PriorityForbidden
 from runtime_jobs.models import Job, Organization, Plan
@@ -51,7 +53,7 @@ def project(org: str, priority: int = 200, weight: int = 1):
 def submit(where, number: int, now=None) -> None:
     for _ in range(number):
         given = submission(where, spec())
-        services.submit(given, policy=POLICY, default_pool=POOL, actor=ALICE, now=now)
+        service_submission.submit(given, policy=POLICY, default_pool=POOL, actor=ALICE, now=now)
 
 
 @pytest.fixture
@@ -60,7 +62,7 @@ def worker(db):
 
 
 def take(worker):
-    claim = services.claim(worker=worker, offer=offer(worker))
+    claim = claiming.claim(worker=worker, offer=offer(worker))
     return claim and claim.job.org_slug
 
 
@@ -70,7 +72,7 @@ def served(worker, number: int) -> list[str]:
 
 def share(policy: str = "fair") -> None:
     PoolFactory()
-    services.set_pool_policy(pool=POOL, policy=policy, **WHY)
+    limits.set_pool_policy(pool=POOL, policy=policy, **WHY)
 
 
 def places_of_the_small(worker) -> list[int]:
@@ -120,7 +122,7 @@ class TestPolicies:
     def test_capacity_is_never_idle_while_anybody_waits(self, worker):
         share()
         submit(project("a"), 5)
-        services.set_limit(org_slug="b", max_active=1, **WHY)
+        limits.set_limit(org_slug="b", max_active=1, **WHY)
         submit(project("b"), 5)
         assert Counter(served(worker, 7)) == {"a": 5, "b": 1, None: 1}
 
@@ -159,10 +161,10 @@ class TestPolicies:
         where = project("old")
         submit(where, 2)
         take(worker)
-        services.pause(subject=LimitTarget(LimitScope.PROJECT, "old", where.slug), **WHY)
+        limits.pause(subject=LimitTarget(LimitScope.PROJECT, "old", where.slug), **WHY)
         assert served(worker, 2) == [None] * 2
         assert LaneQueue.objects.get().head_id is None
-        services.set_pool_policy(pool=POOL, policy="fifo", **WHY)
+        limits.set_pool_policy(pool=POOL, policy="fifo", **WHY)
         assert not LaneQueue.objects.filter(served_at__isnull=False).exists()
 
     def test_by_age_again_a_turn_that_was_had_counts_no_more(self, worker):
@@ -170,7 +172,7 @@ class TestPolicies:
         submit(project("old"), 3, now=database_now() - timedelta(hours=3))
         assert take(worker) == "old"
         submit(project("rich", priority=210), 1)
-        services.set_pool_policy(pool=POOL, policy="fifo", **WHY)
+        limits.set_pool_policy(pool=POOL, policy="fifo", **WHY)
         assert served(worker, 3) == ["old", "old", "rich"]
 
     def test_who_comes_has_three_turns_ahead_and_saved_up_no_more(self, worker):
@@ -211,7 +213,7 @@ class TestPolicies:
         share()
         where = project("a")
         first, second = submitted(where), submitted(ProjectFactory(organization=where.organization, slug="api"))
-        claims = [services.claim(worker=worker, offer=offer(worker)) for _ in range(2)]
+        claims = [claiming.claim(worker=worker, offer=offer(worker)) for _ in range(2)]
         assert [claim.job.pk for claim in claims] == [first.pk, second.pk]
 
 
@@ -288,7 +290,7 @@ class TestAging:
 
     def test_nothing_grows_into_the_emergency_lane(self, worker):
         submit(project("old", priority=300), 1, now=database_now() - timedelta(days=30))
-        services.set_limit(org_slug="urgent", max_active=1, kind="emergency", **WHY)
+        limits.set_limit(org_slug="urgent", max_active=1, kind="emergency", **WHY)
         submit(project("urgent", priority=400), 1)
         sweep_scheduling()
         assert served(worker, 2) == ["urgent", "old"]
@@ -345,11 +347,11 @@ class TestEmergencies:
     def hurry(self, where, number: int = 1) -> None:
         for _ in range(number):
             given = submission(where, spec(), priority=400)
-            services.submit(given, policy=POLICY, default_pool=POOL, actor=ALICE)
+            service_submission.submit(given, policy=POLICY, default_pool=POOL, actor=ALICE)
 
     def test_they_skip_the_queue_and_the_limits_of_the_others_within_their_own(self, urgent, worker):
-        services.set_limit(org_slug="urgent", max_active=1, **WHY)
-        services.set_limit(org_slug="urgent", max_active=2, kind="emergency", **WHY)
+        limits.set_limit(org_slug="urgent", max_active=1, **WHY)
+        limits.set_limit(org_slug="urgent", max_active=2, kind="emergency", **WHY)
         submit(urgent, 2)
         submit(project("rich", priority=300), 1)
         assert served(worker, 3) == ["rich", "urgent", None]
@@ -358,26 +360,28 @@ class TestEmergencies:
         assert LaneQueue.objects.get(priority=400).blocked_by is not None
 
     def test_a_pause_holds_them_too(self, urgent, worker):
-        services.set_limit(org_slug="urgent", max_active=2, kind="emergency", **WHY)
+        limits.set_limit(org_slug="urgent", max_active=2, kind="emergency", **WHY)
         self.hurry(urgent)
-        services.pause(subject=LimitTarget.of_organization("urgent"), **WHY)
+        limits.pause(subject=LimitTarget.of_organization("urgent"), **WHY)
         assert served(worker, 1) == [None]
 
     def test_without_a_limit_for_them_nobody_lifts_a_job_there(self, urgent):
         submit(urgent, 1)
         with pytest.raises(PriorityForbidden):
-            services.prioritize(job_ulid=Job.objects.get().job_ulid, priority=400, **WHY)
+            prioritize(job_ulid=Job.objects.get().job_ulid, priority=400, **WHY)
         assert Job.objects.get().priority == 200
 
     def test_without_a_limit_for_them_there_are_none(self, urgent):
         with pytest.raises(PriorityForbidden):
             self.hurry(urgent)
         with pytest.raises(PriorityForbidden):
-            services.submit(submission(urgent, spec(), priority=250), policy=POLICY, default_pool=POOL, actor=ALICE)
+            service_submission.submit(
+                submission(urgent, spec(), priority=250), policy=POLICY, default_pool=POOL, actor=ALICE
+            )
 
     def test_a_job_may_be_worth_less_than_its_plan_gives(self, urgent):
         given = submission(urgent, spec(), priority=50)
-        assert services.submit(given, policy=POLICY, default_pool=POOL, actor=ALICE).job.priority == 50
+        assert service_submission.submit(given, policy=POLICY, default_pool=POOL, actor=ALICE).job.priority == 50
 
 
 def test_a_claim_passes_many_queues_whose_only_job_was_claimed(worker):
@@ -385,7 +389,7 @@ def test_a_claim_passes_many_queues_whose_only_job_was_claimed(worker):
     project = ProjectFactory()
     for priority in range(100, 200):
         job = submitted(project, priority=priority)
-        assert services.claim(worker=worker, offer=offer(worker)).job == job
+        assert claiming.claim(worker=worker, offer=offer(worker)).job == job
     assert LaneQueue.objects.filter(head_id__isnull=False).count() > 64, "as many as four attempts visit"
     job = submitted(project, priority=50)
-    assert services.claim(worker=worker, offer=offer(worker)).job == job
+    assert claiming.claim(worker=worker, offer=offer(worker)).job == job

@@ -4,10 +4,13 @@ from datetime import timedelta
 
 import pytest
 
-from orchestrator import services
+from orchestrator.incidents import incident_mode
+from orchestrator.incidents.models import Incident, IncidentMode
+from orchestrator.incidents.operations import resolve_incident
 from orchestrator.maintenance.pruning import count_old_rows, delete_everything
 from orchestrator.maintenance.queues import sweep_scheduling
-from orchestrator.models import Incident, IncidentMode
+from orchestrator.services import job_end
+from orchestrator.step_logs import job_log_writes
 from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import Invalid, NotFound
 from runtime_jobs.models import Job, LogChunk, OperatorEvent
@@ -22,11 +25,11 @@ HOUR, YEARS = timedelta(hours=1), timedelta(days=800)
 
 def begin(**changes) -> IncidentMode:
     values = {"org_slug": ORG, "reason": "investigation", "until": database_now() + HOUR, "actor": OPERATOR}
-    return services.begin_incident_mode(**values | changes)
+    return incident_mode.begin_incident_mode(**values | changes)
 
 
 def end(actor=OPERATOR) -> None:
-    services.end_incident_mode(org_slug=ORG, reason="done", actor=actor)
+    incident_mode.end_incident_mode(org_slug=ORG, reason="done", actor=actor)
 
 
 def actions() -> list[str]:
@@ -78,10 +81,10 @@ class TestRetention:
             submitted(ProjectFactory(organization=OrganizationFactory(slug=slug)))
             taken = claimed(worker := WorkerFactory())
             lease = {"lease_ulid": taken.lease.lease_ulid, "worker": worker}
-            services.append_log(**lease, seq=0, chunk=b"hello\n")
-            services.fail(**lease, reason=FailureReason.WORKER_ERROR)
+            job_log_writes.append_log(**lease, seq=0, chunk=b"hello\n")
+            job_end.fail(**lease, reason=FailureReason.WORKER_ERROR)
             incident = Incident.objects.latest("pk")
-            services.resolve_incident(incident_ulid=incident.incident_ulid, actor=OPERATOR)
+            resolve_incident(incident_ulid=incident.incident_ulid, actor=OPERATOR)
 
     def remaining(self) -> tuple[set[str], ...]:
         by_organization = (Job, Incident, OperatorEvent)

@@ -6,10 +6,10 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from orchestrator import services
 from orchestrator.audit.runner import run_audit
-from orchestrator.models import Incident, IncidentKind
-from orchestrator.services.incidents import RETRIED
+from orchestrator.incidents.models import Incident, IncidentKind
+from orchestrator.incidents.operations import RETRIED, acknowledge_incident, resolve_incident
+from orchestrator.services import batch_calls, cancellation, expiry, heartbeat, job_end, late_results, retries
 from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import IncidentOfBreaker, NotFound, ResourceConflict
 from runtime_jobs.models import Job, OperatorEvent
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.django_db
 def failed(reason: FailureReason = FailureReason.WORKER_ERROR, **options) -> Job:
     submitted()
     taken = claimed(worker := WorkerFactory())
-    return services.fail(lease_ulid=taken.lease.lease_ulid, worker=worker, reason=reason, **options)
+    return job_end.fail(lease_ulid=taken.lease.lease_ulid, worker=worker, reason=reason, **options)
 
 
 def events(incident: Incident) -> list[tuple[str, str]]:
@@ -64,7 +64,7 @@ class TestOpening:
         submitted()
         for expected in (0, 1):
             lost = claimed()
-            services.expire(job_ulid=lost.job.job_ulid, now=lost.lease.expires_at)
+            expiry.expire(job_ulid=lost.job.job_ulid, now=lost.lease.expires_at)
             assert Incident.objects.count() == expected
         incident = Incident.objects.get()
         assert (incident.job_ulid, incident.reason) == (lost.job.job_ulid, "lease_expired")
@@ -73,24 +73,24 @@ class TestOpening:
     def test_a_canceled_job_opens_none(self):
         submitted()
         taken = claimed(worker := WorkerFactory())
-        services.cancel(job_ulid=taken.job.job_ulid, actor=ALICE, deadline_seconds=60)
-        services.fail(lease_ulid=taken.lease.lease_ulid, worker=worker, reason=FailureReason.WORKER_ERROR)
+        cancellation.cancel(job_ulid=taken.job.job_ulid, actor=ALICE, deadline_seconds=60)
+        job_end.fail(lease_ulid=taken.lease.lease_ulid, worker=worker, reason=FailureReason.WORKER_ERROR)
         assert not Incident.objects.exists()
 
     def test_a_lost_job_opens_one_when_no_result_came(self):
         submitted_steps(policy=LATE_POLICY)
         taken = claimed(job_types=("steps",))
-        services.expire(job_ulid=taken.job.job_ulid, now=taken.lease.expires_at)
+        expiry.expire(job_ulid=taken.job.job_ulid, now=taken.lease.expires_at)
         assert not Incident.objects.exists()
-        services.give_up(job_ulid=taken.job.job_ulid, now=database_now() + timedelta(hours=2))
+        late_results.give_up(job_ulid=taken.job.job_ulid, now=database_now() + timedelta(hours=2))
         assert Incident.objects.get().reason == "lease_expired"
 
     def test_a_result_that_the_storage_has_lost_opens_one(self):
         submitted_steps(policy=LATE_POLICY)
         taken = claimed(worker := WorkerFactory(), job_types=("steps",))
-        services.report(lease_ulid=taken.lease.lease_ulid, worker=worker, phase="executing")
-        services.complete(lease_ulid=taken.lease.lease_ulid, worker=worker, exit_code=0)
-        services.settle(job_ulid=taken.job.job_ulid, failure=FailureReason.RESULT_MISSING)
+        heartbeat.report(lease_ulid=taken.lease.lease_ulid, worker=worker, phase="executing")
+        job_end.complete(lease_ulid=taken.lease.lease_ulid, worker=worker, exit_code=0)
+        late_results.settle(job_ulid=taken.job.job_ulid, failure=FailureReason.RESULT_MISSING)
         assert Incident.objects.get().reason == "result_missing"
 
     def test_many_failures_in_one_call_open_one_each(self):
@@ -98,22 +98,22 @@ class TestOpening:
         for _ in range(3):
             submitted(project)
         leases = [claimed(worker).lease.lease_ulid for _ in range(3)]
-        message = services.FailMessage(FailureReason.WORKER_ERROR)
-        services.fail_many(dict.fromkeys(leases, message), worker=worker)
+        message = job_end.FailMessage(FailureReason.WORKER_ERROR)
+        batch_calls.fail_many(dict.fromkeys(leases, message), worker=worker)
         assert Incident.objects.count() == 3
 
     def test_a_repeated_message_opens_no_second_one(self):
         submitted()
         taken = claimed(worker := WorkerFactory())
         for _ in range(2):
-            services.fail(lease_ulid=taken.lease.lease_ulid, worker=worker, reason=FailureReason.WORKER_ERROR)
+            job_end.fail(lease_ulid=taken.lease.lease_ulid, worker=worker, reason=FailureReason.WORKER_ERROR)
         assert Incident.objects.count() == 1
 
     def test_a_job_that_succeeds_costs_no_statement_more(self):
         submitted()
         taken = claimed(worker := WorkerFactory())
         with CaptureQueriesContext(connection) as queries:
-            services.complete(
+            job_end.complete(
                 lease_ulid=taken.lease.lease_ulid, worker=worker, ingest_run_id="run_20260317143329_bd39b25f6f31"
             )
         assert not [query for query in queries if "incident" in query["sql"]]
@@ -123,9 +123,9 @@ class TestResolving:
     def test_it_is_acknowledged_and_resolved(self):
         failed()
         ulid = Incident.objects.get().incident_ulid
-        seen = services.acknowledge_incident(incident_ulid=ulid, actor=OPERATOR, reason="on it")
+        seen = acknowledge_incident(incident_ulid=ulid, actor=OPERATOR, reason="on it")
         assert (seen.status, seen.acknowledged_by) == ("acknowledged", str(OPERATOR))
-        done = services.resolve_incident(incident_ulid=ulid, actor=ALICE, reason="a new disk")
+        done = resolve_incident(incident_ulid=ulid, actor=ALICE, reason="a new disk")
         assert (done.status, done.resolved_by, done.resolution) == ("resolved", str(ALICE), "a new disk")
         assert Job.objects.get().state == "failed", "the job stays as it ended"
         assert events(done) == [
@@ -138,37 +138,37 @@ class TestResolving:
         failed()
         ulid = Incident.objects.get().incident_ulid
         for actor in (OPERATOR, ALICE):
-            assert services.acknowledge_incident(incident_ulid=ulid, actor=actor).acknowledged_by == str(OPERATOR)
+            assert acknowledge_incident(incident_ulid=ulid, actor=actor).acknowledged_by == str(OPERATOR)
         for actor in (OPERATOR, ALICE):
-            assert services.resolve_incident(incident_ulid=ulid, actor=actor).resolved_by == str(OPERATOR)
+            assert resolve_incident(incident_ulid=ulid, actor=actor).resolved_by == str(OPERATOR)
         with pytest.raises(ResourceConflict):
-            services.acknowledge_incident(incident_ulid=ulid, actor=OPERATOR)
+            acknowledge_incident(incident_ulid=ulid, actor=OPERATOR)
         assert len(events(Incident.objects.get())) == 3
 
     def test_a_retry_resolves_it(self):
         job = failed()
-        services.retry(job_ulid=job.job_ulid, actor=ALICE, reason="again")
+        retries.retry(job_ulid=job.job_ulid, actor=ALICE, reason="again")
         incident = Incident.objects.get()
         assert (incident.status, incident.resolved_by, incident.resolution) == ("resolved", str(ALICE), RETRIED)
         assert events(incident)[-1] == ("incident.resolved", str(ALICE))
 
     def test_a_job_that_fails_again_opens_another(self):
         job = failed()
-        services.retry(job_ulid=job.job_ulid, actor=ALICE, reason="again")
+        retries.retry(job_ulid=job.job_ulid, actor=ALICE, reason="again")
         taken = claimed(worker := WorkerFactory())
-        services.fail(lease_ulid=taken.lease.lease_ulid, worker=worker, reason=FailureReason.WORKER_ERROR)
+        job_end.fail(lease_ulid=taken.lease.lease_ulid, worker=worker, reason=FailureReason.WORKER_ERROR)
         assert [incident.status for incident in Incident.objects.order_by("pk")] == ["resolved", "open"]
 
     def test_that_of_a_breaker_ends_with_the_breaker(self):
         incident = Incident.objects.create(
             kind=IncidentKind.BREAKER, org_slug="demo", job_type="runtime", summary="x", opened_at=database_now()
         )
-        services.acknowledge_incident(incident_ulid=incident.incident_ulid, actor=OPERATOR)
+        acknowledge_incident(incident_ulid=incident.incident_ulid, actor=OPERATOR)
         with pytest.raises(IncidentOfBreaker):
-            services.resolve_incident(incident_ulid=incident.incident_ulid, actor=OPERATOR)
+            resolve_incident(incident_ulid=incident.incident_ulid, actor=OPERATOR)
 
     def test_an_unknown_one_is_not_there(self):
-        for change in (services.acknowledge_incident, services.resolve_incident):
+        for change in (acknowledge_incident, resolve_incident):
             with pytest.raises(NotFound):
                 change(incident_ulid="inc_01kkygkagq0jk17bx6y1w8c3df", actor=OPERATOR)
 
@@ -176,8 +176,8 @@ class TestResolving:
         for _ in range(3):
             failed()
         first, second, _ = Incident.objects.order_by("pk")
-        services.resolve_incident(incident_ulid=first.incident_ulid, actor=OPERATOR)
-        services.acknowledge_incident(incident_ulid=second.incident_ulid, actor=OPERATOR)
+        resolve_incident(incident_ulid=first.incident_ulid, actor=OPERATOR)
+        acknowledge_incident(incident_ulid=second.incident_ulid, actor=OPERATOR)
         for status in ("open", "acknowledged", "resolved"):
             (found,) = Incident.objects.with_status(status)
             assert found.status == status

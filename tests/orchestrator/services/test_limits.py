@@ -12,8 +12,9 @@ from leases.models import Lane, LaneProfile, LaneQueue, Lease, Limit, LimitKind,
 from leases.scheduling.claims import claim_jobs
 from leases.scheduling.limits import LimitTarget, set_limit
 from leases.scheduling.periodic import advance_cursor, stale_lanes
-from orchestrator import services
-from orchestrator.services import unit_of_work
+from orchestrator.core import unit_of_work
+from orchestrator.services import cancellation, expiry, heartbeat, job_end, limits
+from orchestrator.services import claiming as service_claiming
 from runtime_jobs.db_time import database_now
 from runtime_jobs.models import Job, OperatorEvent
 from runtime_jobs.states import LEASED_STATES, FailureReason
@@ -37,7 +38,7 @@ ORG = "sandtrace"
 
 
 def limited(**limit) -> None:
-    services.set_limit(org_slug=ORG, **limit, actor=OPERATOR, reason="test")
+    limits.set_limit(org_slug=ORG, **limit, actor=OPERATOR, reason="test")
 
 
 @pytest.fixture
@@ -51,11 +52,11 @@ def worker(db):
 
 
 def take(worker):
-    return services.claim(worker=worker, offer=offer(worker))
+    return service_claiming.claim(worker=worker, offer=offer(worker))
 
 
 def finish(claim) -> None:
-    services.fail(lease_ulid=claim.lease.lease_ulid, worker=claim.lease.worker, reason=FailureReason.WORKER_ERROR)
+    job_end.fail(lease_ulid=claim.lease.lease_ulid, worker=claim.lease.worker, reason=FailureReason.WORKER_ERROR)
 
 
 def running() -> int:
@@ -103,14 +104,14 @@ def test_every_way_to_lose_a_lease_gives_the_place_back(project, worker):
     for _ in range(3):
         submitted(project)
     released = take(worker)
-    services.release(lease_ulid=released.lease.lease_ulid, worker=worker)
+    heartbeat.release(lease_ulid=released.lease.lease_ulid, worker=worker)
     expired = take(worker)
     assert expired.job.pk == released.job.pk
-    services.expire(job_ulid=expired.job.job_ulid, now=expired.lease.expires_at)
+    expiry.expire(job_ulid=expired.job.job_ulid, now=expired.lease.expires_at)
     canceled = take(worker)
     assert canceled is not None
-    services.cancel(job_ulid=canceled.job.job_ulid, actor=OPERATOR, deadline_seconds=0)
-    services.force_cancel(job_ulid=canceled.job.job_ulid)
+    cancellation.cancel(job_ulid=canceled.job.job_ulid, actor=OPERATOR, deadline_seconds=0)
+    expiry.force_cancel(job_ulid=canceled.job.job_ulid)
     assert take(worker) is not None
 
 
@@ -312,7 +313,7 @@ def test_who_lifts_a_limit_has_nothing_yet_that_the_claims_want_for_which_it_wai
     for where in (project, other, other, other):
         submitted(where)
     paused = LimitTarget(LimitScope.PROJECT, ORG, project.slug)
-    services.pause(subject=paused, actor=OPERATOR, reason="test")
+    limits.pause(subject=paused, actor=OPERATOR, reason="test")
     worker = WorkerFactory()
     take(worker)
     assert Lane.objects.filter(blocked_by__isnull=False).exists()
@@ -326,7 +327,7 @@ def test_who_lifts_a_limit_has_nothing_yet_that_the_claims_want_for_which_it_wai
             )
             eventually(somebody_waits)
             resuming = pool.submit(
-                lambda: [services.resume(subject=paused, actor=OPERATOR, reason="test"), connection.close()]
+                lambda: [limits.resume(subject=paused, actor=OPERATOR, reason="test"), connection.close()]
             )
             eventually(lambda: somebody_waits(sessions=2))
         [lease] = claiming.result(60)[0].leases
@@ -346,10 +347,10 @@ def test_a_type_that_is_held_does_not_hide_the_others_however_many_its_profiles(
         profile.save(force_insert=True)
         queue.pk, queue.profile_id = None, profile.pk
         queue.save(force_insert=True)
-    services.pause(subject=LimitTarget(LimitScope.JOB_TYPE, "", "runtime"), actor=OPERATOR, reason="test")
+    limits.pause(subject=LimitTarget(LimitScope.JOB_TYPE, "", "runtime"), actor=OPERATOR, reason="test")
     wide = offer(worker, job_types=("runtime", "steps"))
     wide = replace(wide, offers=wide.offers | {f"z{number:02}" for number in range(20)})
-    assert services.claim(worker=worker, offer=wide).job.pk == behind_them.pk
+    assert service_claiming.claim(worker=worker, offer=wide).job.pk == behind_them.pk
 
 
 def somebody_waits(what: str = "advisory", sessions: int = 1) -> bool:

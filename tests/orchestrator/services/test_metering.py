@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leases.errors import StaleLease
-from orchestrator import services
 from orchestrator.audit.runner import run_audit
-from orchestrator.services import HeartbeatUpdate, WorkerHeartbeat
+from orchestrator.services import batch_calls, cancellation, expiry, heartbeat, job_end, worker_state
+from orchestrator.services.batch_calls import WorkerHeartbeat
+from orchestrator.services.heartbeat import HeartbeatUpdate
 from orchestrator.services.metering import MAX_MINUTES, billed_minutes
 from runtime_jobs.models import Job, Organization, UsageRecord
 from runtime_jobs.specs import JOB_TYPES
@@ -41,12 +42,12 @@ def executing(start):
 def begin(start, *, timeout_seconds=900, **changes):
     submitted_steps(policy=dataclasses.replace(METERED, **changes), now=start, timeout_seconds=timeout_seconds)
     claim = claimed(job_types=("steps",), now=start)
-    services.report(lease_ulid=claim.lease.lease_ulid, worker=claim.lease.worker, phase="executing", now=start)
+    heartbeat.report(lease_ulid=claim.lease.lease_ulid, worker=claim.lease.worker, phase="executing", now=start)
     return claim
 
 
 def beat(claim, now):
-    return services.renew(lease_ulid=claim.lease.lease_ulid, worker=claim.lease.worker, now=now)
+    return heartbeat.renew(lease_ulid=claim.lease.lease_ulid, worker=claim.lease.worker, now=now)
 
 
 def ledger() -> list[tuple[int, int]]:
@@ -98,9 +99,9 @@ def test_a_heartbeat_that_begins_the_execution_bills_nothing(start, named):
     submitted_steps(policy=METERED, now=start)
     claim = claimed(job_types=("steps",), now=start)
     lease = {"lease_ulid": claim.lease.lease_ulid, "worker": claim.lease.worker}
-    services.renew(**lease, **{named: "executing"}, now=start)
+    heartbeat.renew(**lease, **{named: "executing"}, now=start)
     assert (ledger(), watermark()) == ([], None)
-    services.renew(**lease, **{named: "executing"}, now=start + timedelta(seconds=1))
+    heartbeat.renew(**lease, **{named: "executing"}, now=start + timedelta(seconds=1))
     assert (ledger(), watermark()) == ([(1, 1)], 1)
 
 
@@ -131,7 +132,7 @@ def test_a_heartbeat_before_the_execution_bills_nothing(start):
 def test_jobs_of_other_types_are_not_metered(start):
     claim = begin(start, is_metered=False)
     beat(claim, start + timedelta(seconds=100))
-    services.complete(lease_ulid=claim.lease.lease_ulid, worker=claim.lease.worker, now=start + timedelta(seconds=200))
+    job_end.complete(lease_ulid=claim.lease.lease_ulid, worker=claim.lease.worker, now=start + timedelta(seconds=200))
     assert (ledger(), watermark()) == ([], None)
     agree()
 
@@ -141,7 +142,7 @@ def test_heartbeats_of_many_jobs_in_one_call_bill_each(start):
     workers = {claim.lease.worker for claim in claims}
     for worker in workers:
         updates = {c.lease.lease_ulid: HeartbeatUpdate() for c in claims if c.lease.worker == worker}
-        services.renew_many(updates, worker=worker, now=start + timedelta(seconds=61))
+        batch_calls.renew_many(updates, worker=worker, now=start + timedelta(seconds=61))
     assert ledger() == [(2, 2), (2, 2)]
     agree()
 
@@ -150,7 +151,7 @@ def test_heartbeats_of_many_workers_in_one_call_bill_each(start):
     claims = [begin(start), begin(start)]
     beats = {claim.lease.lease_ulid: WorkerHeartbeat(claim.lease.worker) for claim in claims}
     for second in (61, 62):
-        services.renew_across_workers(beats, now=start + timedelta(seconds=second))
+        batch_calls.renew_across_workers(beats, now=start + timedelta(seconds=second))
     assert ledger() == [(2, 2), (2, 2)]
     agree()
 
@@ -168,11 +169,9 @@ def test_a_stale_heartbeat_bills_nothing(start):
 @pytest.mark.parametrize(("seconds", "minutes"), [(0, 1), (60, 1), (61, 2), (800, 14)])
 def test_the_end_bills_what_no_heartbeat_has(executing, start, seconds, minutes):
     end = start + timedelta(seconds=seconds)
-    services.complete(lease_ulid=executing.lease.lease_ulid, worker=executing.lease.worker, now=end)
+    job_end.complete(lease_ulid=executing.lease.lease_ulid, worker=executing.lease.worker, now=end)
     assert (ledger(), watermark()) == ([(minutes, minutes)], minutes)
-    services.complete(
-        lease_ulid=executing.lease.lease_ulid, worker=executing.lease.worker, now=end + timedelta(hours=1)
-    )
+    job_end.complete(lease_ulid=executing.lease.lease_ulid, worker=executing.lease.worker, now=end + timedelta(hours=1))
     assert (ledger(), watermark()) == ([(minutes, minutes)], minutes)
     agree()
 
@@ -187,7 +186,7 @@ def test_ledger_watermark_and_api_agree(start, seconds, minutes):
         beat(claim, start + timedelta(seconds=second))
     before = list(UsageRecord.objects.order_by("id").values())
     for _ in range(2):
-        services.complete(**lease, now=end)
+        job_end.complete(**lease, now=end)
     found = list(UsageRecord.objects.order_by("id").values())
     assert found[: len(before)] == before, "no record is changed"
     assert sum(record["minutes"] for record in found) == minutes == watermark()
@@ -198,7 +197,7 @@ def test_ledger_watermark_and_api_agree(start, seconds, minutes):
 
 
 def test_a_failure_bills_its_last_minutes(executing, start):
-    services.fail(
+    job_end.fail(
         lease_ulid=executing.lease.lease_ulid,
         worker=executing.lease.worker,
         reason=FailureReason.COMMAND_FAILED,
@@ -209,10 +208,10 @@ def test_a_failure_bills_its_last_minutes(executing, start):
 
 
 def test_a_canceled_execution_bills_until_the_worker_stopped(executing, start):
-    services.cancel(
+    cancellation.cancel(
         job_ulid=executing.job.job_ulid, actor=ALICE, deadline_seconds=30, now=start + timedelta(seconds=50)
     )
-    services.acknowledge_cancel(
+    job_end.acknowledge_cancel(
         lease_ulid=executing.lease.lease_ulid, worker=executing.lease.worker, now=start + timedelta(seconds=61)
     )
     assert ledger() == [(2, 2)]
@@ -222,7 +221,7 @@ def test_a_canceled_execution_bills_until_the_worker_stopped(executing, start):
 def test_silence_bills_until_the_lease_expired_and_not_until_it_was_noticed(start):
     """A scheduler that was away for an hour must not bill the hour."""
     claim = begin(start, lease_ttl_seconds=100, automatic_retries=0)
-    services.expire(job_ulid=claim.job.job_ulid, now=start + timedelta(hours=1))
+    expiry.expire(job_ulid=claim.job.job_ulid, now=start + timedelta(hours=1))
     assert Job.objects.get().state == JobState.FAILED
     assert ledger() == [(2, 2)]
     agree()
@@ -230,13 +229,13 @@ def test_silence_bills_until_the_lease_expired_and_not_until_it_was_noticed(star
 
 def test_an_execution_past_its_limit_is_billed_at_its_end(start):
     claim = begin(start)
-    services.time_out(job_ulid=claim.job.job_ulid, now=start + timedelta(seconds=961))
+    expiry.time_out(job_ulid=claim.job.job_ulid, now=start + timedelta(seconds=961))
     assert ledger() == [(17, 17)]
     agree()
 
 
 def test_a_revoked_lease_is_billed(executing, start):
-    services.revoke(
+    worker_state.revoke(
         job_ulid=executing.job.job_ulid, actor=OPERATOR, reason="new disks", now=start + timedelta(seconds=121)
     )
     assert ledger() == [(3, 3)]
@@ -246,7 +245,7 @@ def test_a_revoked_lease_is_billed(executing, start):
 def test_a_job_that_never_executed_costs_nothing(start):
     submitted_steps(policy=METERED, now=start)
     claim = claimed(job_types=("steps",), now=start)
-    services.release(lease_ulid=claim.lease.lease_ulid, worker=claim.lease.worker, now=start + timedelta(seconds=61))
+    heartbeat.release(lease_ulid=claim.lease.lease_ulid, worker=claim.lease.worker, now=start + timedelta(seconds=61))
     assert (ledger(), watermark()) == ([], None)
     agree()
 
@@ -309,7 +308,7 @@ def test_a_heartbeat_that_crosses_no_minute_costs_two_statements_as_before(execu
     ],
 )
 def test_the_audit_finds_minutes_that_disagree(executing, start, change, code):
-    services.complete(
+    job_end.complete(
         lease_ulid=executing.lease.lease_ulid, worker=executing.lease.worker, now=start + timedelta(seconds=61)
     )
     agree()

@@ -5,8 +5,8 @@ from django.db import connection, connections, transaction
 
 from leases.models import LimitScope
 from leases.scheduling.limits import LimitTarget
-from orchestrator import services
-from orchestrator.services.operator_events import changed_members, record_operator_event
+from orchestrator.core.operator_events import changed_members, record_operator_event
+from orchestrator.services import credentials, limits
 from runtime_jobs.models import OperatorEvent
 from tests.factories import ALICE, OPERATOR, OrganizationFactory, PoolFactory
 
@@ -19,11 +19,11 @@ def concerned() -> list[tuple[str, str | None, str | None]]:
 class TestTenants:
     def test_limits_belong_to_their_organization_and_type(self):
         OrganizationFactory(slug="acme")
-        services.set_limit(org_slug="acme", max_active=5, actor=ALICE, reason="x")
-        services.pause(subject=LimitTarget.of_organization("acme", "scan"), actor=ALICE, reason="x")
-        services.pause(subject=LimitTarget.of_project("acme", "web"), actor=ALICE, reason="x")
-        services.pause(subject=LimitTarget(LimitScope.JOB_TYPE, "", "scan"), actor=OPERATOR, reason="x")
-        services.pause(subject=LimitTarget(LimitScope.POOL, "", PoolFactory().slug), actor=OPERATOR, reason="x")
+        limits.set_limit(org_slug="acme", max_active=5, actor=ALICE, reason="x")
+        limits.pause(subject=LimitTarget.of_organization("acme", "scan"), actor=ALICE, reason="x")
+        limits.pause(subject=LimitTarget.of_project("acme", "web"), actor=ALICE, reason="x")
+        limits.pause(subject=LimitTarget(LimitScope.JOB_TYPE, "", "scan"), actor=OPERATOR, reason="x")
+        limits.pause(subject=LimitTarget(LimitScope.POOL, "", PoolFactory().slug), actor=OPERATOR, reason="x")
         assert concerned() == [
             ("limit.set", "acme", None),
             ("limit.set", "acme", "scan"),
@@ -34,9 +34,11 @@ class TestTenants:
 
     def test_tokens_belong_to_their_organization_and_workers_to_none(self):
         organization = OrganizationFactory(slug="acme")
-        row, _ = services.create_api_token(organization=organization, name="ci", scopes=[], actor=OPERATOR)
-        services.revoke_api_token(token_id=row.pk, actor=OPERATOR, reason="x")
-        services.register_worker(slug="w", pool=PoolFactory(), capacity=1, labels=[], capabilities=[], actor=OPERATOR)
+        row, _ = credentials.create_api_token(organization=organization, name="ci", scopes=[], actor=OPERATOR)
+        credentials.revoke_api_token(token_id=row.pk, actor=OPERATOR, reason="x")
+        credentials.register_worker(
+            slug="w", pool=PoolFactory(), capacity=1, labels=[], capabilities=[], actor=OPERATOR
+        )
         assert [event[:2] for event in concerned()] == [
             ("token.created", "acme"),
             ("token.revoked", "acme"),

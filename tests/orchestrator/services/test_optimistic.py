@@ -13,9 +13,12 @@ from django.test.utils import CaptureQueriesContext
 from leases import fencing
 from leases.errors import StaleLease
 from leases.models import Lease
-from orchestrator import services
-from orchestrator.services import CompleteMessage, FailMessage, HeartbeatUpdate, unit_of_work
-from orchestrator.services.bulk_write import Changes, write_changes
+from orchestrator.core import unit_of_work
+from orchestrator.core.bulk_write import Changes, write_changes
+from orchestrator.services import batch_calls, cancellation, claiming, expiry, heartbeat, job_end, worker_state
+from orchestrator.services.heartbeat import HeartbeatUpdate
+from orchestrator.services.job_end import CompleteMessage, FailMessage
+from orchestrator.step_logs import job_log_writes
 from runtime_jobs.errors import Conflict, LifecycleError
 from runtime_jobs.models import Job, JobEvent
 from runtime_jobs.states import FailureReason
@@ -84,27 +87,27 @@ def _closing(act: Callable[[], Any]) -> Any:
 
 
 MESSAGES: dict[str, Callable[[Any], Any]] = {
-    "acknowledge": lambda given: services.acknowledge(**speak(given)),
-    "renew": lambda given: services.renew(**speak(given, now=given.lease.leased_at + timedelta(seconds=5))),
-    "renew to a phase": lambda given: services.renew(**speak(given, phase="executing", progress={"percent": 1})),
-    "renew_across_workers": lambda given: services.renew_across_workers(
-        {given.lease.lease_ulid: services.WorkerHeartbeat(given.lease.worker, HeartbeatUpdate(phase="executing"))}
+    "acknowledge": lambda given: heartbeat.acknowledge(**speak(given)),
+    "renew": lambda given: heartbeat.renew(**speak(given, now=given.lease.leased_at + timedelta(seconds=5))),
+    "renew to a phase": lambda given: heartbeat.renew(**speak(given, phase="executing", progress={"percent": 1})),
+    "renew_across_workers": lambda given: batch_calls.renew_across_workers(
+        {given.lease.lease_ulid: batch_calls.WorkerHeartbeat(given.lease.worker, HeartbeatUpdate(phase="executing"))}
     ),
-    "stop_by_worker": lambda given: services.stop_by_worker(**speak(given)),
-    "report": lambda given: services.report(**speak(given, phase="checking_out")),
-    "complete": lambda given: services.complete(**speak(given, exit_code=0, result={"steps": []})),
-    "fail": lambda given: services.fail(**speak(given, reason=FailureReason.OUT_OF_MEMORY)),
-    "release": lambda given: services.release(**speak(given)),
-    "acknowledge_many": lambda given: services.acknowledge_many(
+    "stop_by_worker": lambda given: cancellation.stop_by_worker(**speak(given)),
+    "report": lambda given: heartbeat.report(**speak(given, phase="checking_out")),
+    "complete": lambda given: job_end.complete(**speak(given, exit_code=0, result={"steps": []})),
+    "fail": lambda given: job_end.fail(**speak(given, reason=FailureReason.OUT_OF_MEMORY)),
+    "release": lambda given: heartbeat.release(**speak(given)),
+    "acknowledge_many": lambda given: batch_calls.acknowledge_many(
         {given.lease.lease_ulid: None}, worker=given.lease.worker
     ),
-    "renew_many": lambda given: services.renew_many(
+    "renew_many": lambda given: batch_calls.renew_many(
         {given.lease.lease_ulid: HeartbeatUpdate(phase="executing")}, worker=given.lease.worker
     ),
-    "complete_many": lambda given: services.complete_many(
+    "complete_many": lambda given: batch_calls.complete_many(
         {given.lease.lease_ulid: CompleteMessage()}, worker=given.lease.worker
     ),
-    "fail_many": lambda given: services.fail_many(
+    "fail_many": lambda given: batch_calls.fail_many(
         {given.lease.lease_ulid: FailMessage(FailureReason.OUT_OF_MEMORY)}, worker=given.lease.worker
     ),
 }
@@ -117,35 +120,37 @@ def test_a_message_is_one_read_and_one_write(granted, name):
 
 
 def test_a_cancel_that_is_acknowledged_is_one_read_and_one_write(claim):
-    services.cancel(job_ulid=claim.job.job_ulid, actor=ALICE, deadline_seconds=30)
-    assert len(sent(lambda: services.acknowledge_cancel(**speak(claim)))) == 2
+    cancellation.cancel(job_ulid=claim.job.job_ulid, actor=ALICE, deadline_seconds=30)
+    assert len(sent(lambda: job_end.acknowledge_cancel(**speak(claim)))) == 2
 
 
 def test_a_repeated_message_is_one_read(claim):
-    complete = lambda: services.complete(**speak(claim, exit_code=0))  # noqa: E731
+    complete = lambda: job_end.complete(**speak(claim, exit_code=0))  # noqa: E731
     complete()
     assert len(sent(complete)) == 1
 
 
 def test_a_heartbeat_updates_only_the_lease(claim):
     before = Job.objects.get(pk=claim.job.pk)
-    services.renew(**speak(claim, now=claim.lease.leased_at + timedelta(seconds=5)))
+    heartbeat.renew(**speak(claim, now=claim.lease.leased_at + timedelta(seconds=5)))
     [version] = (
         Job.objects.filter(pk=claim.job.pk).extra(select={"version": "xmin::text"}).values_list("version", flat=True)
     )
     assert Job.objects.get(pk=claim.job.pk).updated_at == before.updated_at
-    services.renew(**speak(claim, now=claim.lease.leased_at + timedelta(seconds=9)))
+    heartbeat.renew(**speak(claim, now=claim.lease.leased_at + timedelta(seconds=9)))
     assert [version] == list(
         Job.objects.filter(pk=claim.job.pk).extra(select={"version": "xmin::text"}).values_list("version", flat=True)
     )
 
 
 CHANGES: dict[str, Callable[[Any], Any]] = {
-    "another heartbeat": lambda given: services.renew(
+    "another heartbeat": lambda given: heartbeat.renew(
         **speak(given, progress={"percent": 7}, now=given.lease.leased_at + timedelta(seconds=3))
     ),
-    "a cancel request": lambda given: services.cancel(job_ulid=given.job.job_ulid, actor=ALICE, deadline_seconds=30),
-    "a chunk of the log": lambda given: services.append_log(**speak(given, seq=0, chunk=b"x")),
+    "a cancel request": lambda given: cancellation.cancel(
+        job_ulid=given.job.job_ulid, actor=ALICE, deadline_seconds=30
+    ),
+    "a chunk of the log": lambda given: job_log_writes.append_log(**speak(given, seq=0, chunk=b"x")),
 }
 
 
@@ -169,14 +174,14 @@ def test_a_change_after_the_read_is_seen(claim, monkeypatch, read_again, name, c
 
 
 ENDS: dict[str, Callable[[Any], Any]] = {
-    "complete": lambda given: services.complete(**speak(given, exit_code=1)),
-    "revoke": lambda given: services.revoke(job_ulid=given.job.job_ulid, actor=OPERATOR, reason="x"),
-    "expire": lambda given: services.expire(
+    "complete": lambda given: job_end.complete(**speak(given, exit_code=1)),
+    "revoke": lambda given: worker_state.revoke(job_ulid=given.job.job_ulid, actor=OPERATOR, reason="x"),
+    "expire": lambda given: expiry.expire(
         job_ulid=given.job.job_ulid, now=given.lease.expires_at + timedelta(seconds=1)
     ),
     "requeue and claim again": lambda given: (
-        services.release(**speak(given)),
-        services.claim(worker=given.lease.worker, offer=offer(given.lease.worker, job_types=("steps",))),
+        heartbeat.release(**speak(given)),
+        claiming.claim(worker=given.lease.worker, offer=offer(given.lease.worker, job_types=("steps",))),
     ),
 }
 
@@ -210,7 +215,7 @@ def test_a_lease_that_expires_between_read_and_write_is_refused(claim, monkeypat
 
     monkeypatch.setattr(fencing, "_read_unlocked", read_early)
     with pytest.raises(StaleLease):
-        services.complete(**speak(claim))
+        job_end.complete(**speak(claim))
 
 
 def test_a_refusal_is_confirmed_under_the_lock(claim, monkeypatch, read_again):
@@ -218,7 +223,7 @@ def test_a_refusal_is_confirmed_under_the_lock(claim, monkeypatch, read_again):
     Lease.objects.filter(pk=claim.lease.pk).update(expires_at=claim.lease.leased_at)
     later = claim.lease.leased_at + timedelta(days=1)
     meanwhile(monkeypatch, lambda: Lease.objects.filter(pk=claim.lease.pk).update(expires_at=later))
-    assert services.complete(**speak(claim, exit_code=0)).state == "succeeded"
+    assert job_end.complete(**speak(claim, exit_code=0)).state == "succeeded"
     assert read_again == ["complete"]
 
 
@@ -227,7 +232,7 @@ def test_a_refused_entry_is_confirmed_under_the_lock(claim, monkeypatch, read_ag
     later = claim.lease.leased_at + timedelta(days=1)
     meanwhile(monkeypatch, lambda: Lease.objects.filter(pk=claim.lease.pk).update(expires_at=later))
     name = claim.lease.lease_ulid
-    results = services.complete_many(
+    results = batch_calls.complete_many(
         {name: CompleteMessage(), "rtl_none": CompleteMessage()}, worker=claim.lease.worker
     )
     assert [type(result).__name__ for result in results.values()] == ["Job", "StaleLease"]
@@ -241,7 +246,7 @@ def test_the_write_waits_for_the_lock_and_then_sees_the_change(table, number):
     project, worker = ProjectFactory(), WorkerFactory(capacity=9)
     for _ in range(number):
         submitted(project)
-    names = [given.lease.lease_ulid for given in services.claim_many(worker=worker, offer=offer(worker), limit=number)]
+    names = [given.lease.lease_ulid for given in claiming.claim_many(worker=worker, offer=offer(worker), limit=number)]
     found = fencing._read_unlocked(dict.fromkeys(names, worker), None, versions := fencing.RowVersions())
     claim, row = found[-1], found[-1].job if table is Job else found[-1].lease
     for given in found:
@@ -294,31 +299,31 @@ def test_only_an_error_of_the_decision_is_repeated(claim, monkeypatch, read_agai
 
     monkeypatch.setattr(unit_of_work, "write_changes", lost)
     with pytest.raises(unit_of_work.OperationalError):
-        services.complete(**speak(claim))
+        job_end.complete(**speak(claim))
     assert read_again == []
 
 
 def test_refusals_are_those_of_a_transaction(claim):
     """No refusal of the optimistic attempt reaches the caller: the message names the final status."""
-    services.complete(**speak(claim, exit_code=0))
+    job_end.complete(**speak(claim, exit_code=0))
     for refused in (
-        lambda: services.renew(**speak(claim)),
-        lambda: services.fail(**speak(claim, reason=FailureReason.OUT_OF_MEMORY)),
-        lambda: services.release(**speak(claim)),
+        lambda: heartbeat.renew(**speak(claim)),
+        lambda: job_end.fail(**speak(claim, reason=FailureReason.OUT_OF_MEMORY)),
+        lambda: heartbeat.release(**speak(claim)),
     ):
         with pytest.raises(LifecycleError):
             refused()
     other = WorkerFactory()
     with pytest.raises(StaleLease):
-        services.renew(lease_ulid=claim.lease.lease_ulid, worker=other)
+        heartbeat.renew(lease_ulid=claim.lease.lease_ulid, worker=other)
 
 
 def test_two_jobs_of_one_call_are_locked_in_the_order_of_their_keys(read_again):
     project, worker = ProjectFactory(), WorkerFactory(capacity=9)
     for _ in range(3):
         submitted(project)
-    names = [given.lease.lease_ulid for given in services.claim_many(worker=worker, offer=offer(worker), limit=3)]
-    results = services.renew_many(dict.fromkeys(reversed(names), HeartbeatUpdate(phase="executing")), worker=worker)
+    names = [given.lease.lease_ulid for given in claiming.claim_many(worker=worker, offer=offer(worker), limit=3)]
+    results = batch_calls.renew_many(dict.fromkeys(reversed(names), HeartbeatUpdate(phase="executing")), worker=worker)
     assert list(results) == list(reversed(names))
     assert "renew_many" not in read_again
 
@@ -326,14 +331,14 @@ def test_two_jobs_of_one_call_are_locked_in_the_order_of_their_keys(read_again):
 def test_one_job_of_several_leases_is_locked_before_the_leases():
     project, worker = ProjectFactory(), WorkerFactory(capacity=9)
     submitted(project), submitted(project)
-    first, second = services.claim_many(worker=worker, offer=offer(worker), limit=2)
+    first, second = claiming.claim_many(worker=worker, offer=offer(worker), limit=2)
     names = [first.lease.lease_ulid, second.lease.lease_ulid]
     updates = {names[0]: HeartbeatUpdate(phase="executing"), names[1]: HeartbeatUpdate()}
     now = first.lease.leased_at + timedelta(seconds=5)  # so that both leases get longer
     with ThreadPoolExecutor(1) as pool:
         with transaction.atomic():
             Job.objects.select_for_update(no_key=True).get(pk=first.job.pk)
-            renewing = pool.submit(_closing, lambda: services.renew_many(updates, worker=worker, now=now))
+            renewing = pool.submit(_closing, lambda: batch_calls.renew_many(updates, worker=worker, now=now))
             _until_one_waits()
             Lease.objects.select_for_update(no_key=True, nowait=True).get(pk=first.lease.pk)
         assert list(renewing.result(30)) == names

@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 
 from leases.models import Lease
 from leases.scheduling import claims
-from orchestrator import services
-from orchestrator.services import ArtifactRef, CompleteMessage, FailMessage, HeartbeatUpdate, unit_of_work
-from orchestrator.services.unit_of_work import NeedsTransaction, UnitOfWork
+from orchestrator.core import unit_of_work
+from orchestrator.core.unit_of_work import NeedsTransaction, UnitOfWork
+from orchestrator.services import batch_calls, cancellation, claiming, expiry, heartbeat, job_end, late_results
+from orchestrator.services.heartbeat import HeartbeatUpdate
+from orchestrator.services.job_end import ArtifactRef, CompleteMessage, FailMessage
 from runtime_jobs import identifiers
 from runtime_jobs.errors import LifecycleError
 from runtime_jobs.models import Artifact, FailureExplanation, Job, JobEvent
@@ -70,18 +72,24 @@ def act(name: str, place: int, content: int, now: datetime, project: Any, worker
     if name == "submit":
         return submitted_steps(project, policy=LATE_POLICY if content > 2 else None, now=now)
     if name == "claim":
-        return services.claim(
+        return claiming.claim(
             worker=worker, offer=offer(worker, job_types=("steps",)), acknowledge=content > 1, now=now
         )
     job = Job.objects.order_by("-id")[place : place + 1].first()
     lease = Lease.objects.order_by("-id")[place : place + 1].first()
     if name == "cancel":
-        return job and services.cancel(job_ulid=job.job_ulid, actor=ALICE, deadline_seconds=30, now=now)
+        return job and cancellation.cancel(job_ulid=job.job_ulid, actor=ALICE, deadline_seconds=30, now=now)
     if name in {"expire", "settle", "give_up"}:
-        return job and getattr(services, name)(job_ulid=job.job_ulid, now=now)
+        return job and function_of(name)(job_ulid=job.job_ulid, now=now)
     if name == "complete_late":
-        return job and services.complete_late(job_ulid=job.job_ulid, worker=worker, exit_code=content % 2, now=now)
+        return job and late_results.complete_late(job_ulid=job.job_ulid, worker=worker, exit_code=content % 2, now=now)
     return lease and message(name, lease, content, now, worker)
+
+
+def function_of(name: str) -> Callable[..., Any]:
+    """Return the operation of this name."""
+    modules = (batch_calls, cancellation, expiry, heartbeat, job_end, late_results)
+    return next(getattr(module, name) for module in modules if hasattr(module, name))
 
 
 def message(name: str, lease: Lease, content: int, now: datetime, worker: Any) -> Any:
@@ -101,8 +109,7 @@ def message(name: str, lease: Lease, content: int, now: datetime, worker: Any) -
         "release": {"unable": content % 2 == 1},
     }
     if not name.endswith("_many"):
-        call: Callable[..., Any] = getattr(services, name)
-        return call(lease_ulid=lease.lease_ulid, worker=worker, now=now, **given.get(name, {}))
+        return function_of(name)(lease_ulid=lease.lease_ulid, worker=worker, now=now, **given.get(name, {}))
     names = [*Lease.objects.order_by("-id").values_list("lease_ulid", flat=True)[: 1 + content], "rtl_none"][
         : 1 + content
     ]
@@ -112,7 +119,7 @@ def message(name: str, lease: Lease, content: int, now: datetime, worker: Any) -
         "complete_many": CompleteMessage(exit_code=content % 2),
         "fail_many": FailMessage(reason),
     }
-    return getattr(services, name)(dict.fromkeys(names, contents[name]), worker=worker, now=now)
+    return function_of(name)(dict.fromkeys(names, contents[name]), worker=worker, now=now)
 
 
 def outcome(result: Any) -> Any:

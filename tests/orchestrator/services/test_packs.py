@@ -6,8 +6,9 @@ import pytest
 from django.db import DatabaseError, transaction
 
 from leases.errors import StaleLease
-from orchestrator import services
 from orchestrator.audit.runner import run_audit
+from orchestrator.services import cancellation, expiry, heartbeat, packs, retries
+from orchestrator.services import submission as service_submission
 from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import Invalid, PayloadDigestMismatch, ResourceConflict
 from runtime_jobs.models import Job, OperatorEvent, PackVersion
@@ -32,11 +33,13 @@ def pack(project):
 def submit(project, payload):
     spec = PayloadSpec("pack-run", payload, timeout_seconds=60)
     policy = configured_policy("pack-run")
-    return services.submit(submission(project, spec), policy=policy, default_pool="shared-linux", actor=ALICE).job
+    return service_submission.submit(
+        submission(project, spec), policy=policy, default_pool="shared-linux", actor=ALICE
+    ).job
 
 
 def test_the_same_plan_again_changes_nothing(project, pack):
-    again, is_new = services.register_pack_version(
+    again, is_new = packs.register_pack_version(
         organization=project.organization, pack_id=pack.pack_id, version=pack.version, plan=PLAN, actor=ALICE
     )
     assert (again.pk, is_new) == (pack.pk, False)
@@ -106,8 +109,8 @@ class TestAdmission:
 
     def test_each_attempt_has_the_plan(self, project, pack):
         job = submit(project, payload_of(pack))
-        services.cancel(job_ulid=job.job_ulid, actor=ALICE, deadline_seconds=1)
-        second = services.retry(job_ulid=job.job_ulid, actor=ALICE, reason="again").job
+        cancellation.cancel(job_ulid=job.job_ulid, actor=ALICE, deadline_seconds=1)
+        second = retries.retry(job_ulid=job.job_ulid, actor=ALICE, reason="again").job
         assert (second.spec, second.lease_ttl_seconds) == (job.spec, 58)
 
     def test_a_plan_that_was_changed_by_hand_is_found(self, project, pack):
@@ -121,8 +124,8 @@ def test_a_silent_worker_is_found_within_two_heartbeats(project, pack):
     job = submit(project, payload_of(pack, heartbeatCadence=10))
     found = claimed(job_types=("pack-run",))
     lease = {"lease_ulid": found.lease.lease_ulid, "worker": found.lease.worker}
-    last = services.renew(**lease, now=database_now() + timedelta(seconds=5)).now
-    assert services.expire(job_ulid=job.job_ulid, now=last + timedelta(seconds=17.9)) is None
-    assert services.expire(job_ulid=job.job_ulid, now=last + timedelta(seconds=18)).state == "failed"
+    last = heartbeat.renew(**lease, now=database_now() + timedelta(seconds=5)).now
+    assert expiry.expire(job_ulid=job.job_ulid, now=last + timedelta(seconds=17.9)) is None
+    assert expiry.expire(job_ulid=job.job_ulid, now=last + timedelta(seconds=18)).state == "failed"
     with pytest.raises(StaleLease):
-        services.renew(**lease)
+        heartbeat.renew(**lease)

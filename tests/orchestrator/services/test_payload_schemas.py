@@ -2,7 +2,8 @@
 
 import pytest
 
-from orchestrator import services
+from orchestrator.services import cancellation, payload_schemas, retries
+from orchestrator.services import submission as service_submission
 from runtime_jobs.errors import Invalid, NotFound
 from runtime_jobs.models import OperatorEvent, PayloadSchema
 from runtime_jobs.specs import PayloadSpec, configured_policy
@@ -18,14 +19,14 @@ def project():
 
 
 def set_schema(project, document=SCHEMA, job_type="scan"):
-    return services.set_payload_schema(
+    return payload_schemas.set_payload_schema(
         organization=project.organization, job_type=job_type, document=document, actor=ALICE
     )
 
 
 def submit(project, payload, job_type="scan"):
     spec = PayloadSpec(job_type, payload, timeout_seconds=60)
-    return services.submit(
+    return service_submission.submit(
         submission(project, spec), policy=configured_policy(job_type), default_pool="shared-linux", actor=ALICE
     ).job
 
@@ -47,20 +48,20 @@ def test_other_types_and_organizations_are_free(project):
 
 def test_a_retry_is_a_new_request(project):
     job = submit(project, {})
-    services.cancel(job_ulid=job.job_ulid, actor=ALICE, deadline_seconds=1)
+    cancellation.cancel(job_ulid=job.job_ulid, actor=ALICE, deadline_seconds=1)
     set_schema(project)
     with pytest.raises(Invalid):
-        services.retry(job_ulid=job.job_ulid, actor=ALICE, reason="again")
+        retries.retry(job_ulid=job.job_ulid, actor=ALICE, reason="again")
 
 
 def test_each_change_is_a_version_and_an_event_of_the_tenant(project):
     assert [set_schema(project).version, set_schema(project, {}).version] == [1, 2]
-    services.remove_payload_schema(organization=project.organization, job_type="scan", actor=ALICE)
+    payload_schemas.remove_payload_schema(organization=project.organization, job_type="scan", actor=ALICE)
     assert not PayloadSchema.objects.exists()
     events = OperatorEvent.objects.order_by("pk").values_list("action", "org_slug", "job_type")
     assert list(events) == [(f"payload_schema.{name}", "acme", "scan") for name in ("set", "set", "removed")]
     with pytest.raises(NotFound):
-        services.remove_payload_schema(organization=project.organization, job_type="scan", actor=ALICE)
+        payload_schemas.remove_payload_schema(organization=project.organization, job_type="scan", actor=ALICE)
 
 
 @pytest.mark.parametrize(("document", "job_type"), [({"pattern": "x"}, "scan"), ({}, "runtime")])

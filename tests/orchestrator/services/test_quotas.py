@@ -5,8 +5,8 @@ from django.db import connection
 
 from leases.models import Limit, LimitKind, LimitSlot
 from leases.scheduling.quotas import UNSET, read_quota
-from orchestrator import services
 from orchestrator.audit.runner import run_audit
+from orchestrator.services import claiming, job_end, limits, quotas
 from runtime_jobs.errors import Invalid, OperatorOnly, VersionConflict
 from runtime_jobs.models import Job, OperatorEvent
 from runtime_jobs.states import LEASED_STATES
@@ -22,7 +22,7 @@ def project(db):
 
 
 def change(actor=ALICE, *, if_versions=None, job_type="*", **changes):
-    return services.set_quota(
+    return quotas.set_quota(
         org_slug=ORG, job_type=job_type, changes=changes, actor=actor, reason="test", if_versions=if_versions
     )
 
@@ -111,7 +111,7 @@ class TestVersions:
         for changes in ({"max_active": 1}, {"per_hour": 5}, {"max_active": 1}, {"max_active": None}, {"max_active": 1}):
             seen.add(change(**changes).version)
         assert len(seen) == 6, "also a limit that was removed and set again"
-        services.set_limit(org_slug=ORG, max_active=9, actor=ALICE, reason="by its own API")
+        limits.set_limit(org_slug=ORG, max_active=9, actor=ALICE, reason="by its own API")
         assert read_quota(ORG, "*").version not in seen
 
     def test_an_older_version_is_refused_with_the_current_one(self, project):
@@ -164,10 +164,10 @@ class TestRaces:
 
         def work(worker) -> None:
             for _ in range(60):
-                claim = services.claim(worker=worker, offer=offer(worker))
+                claim = claiming.claim(worker=worker, offer=offer(worker))
                 assert Job.objects.filter(state__in=LEASED_STATES).count() <= 4
                 if claim is not None:
-                    services.complete(lease_ulid=claim.lease.lease_ulid, worker=worker, ingest_run_id=_run_of(claim))
+                    job_end.complete(lease_ulid=claim.lease.lease_ulid, worker=worker, ingest_run_id=_run_of(claim))
 
         def govern() -> None:
             for number in (1, 2, 3, 4):

@@ -9,7 +9,7 @@ from django.db import connection, transaction
 
 from leases.errors import StaleLease
 from leases.models import Lease
-from orchestrator import services
+from orchestrator.services import cancellation, claiming, expiry, heartbeat, job_end, retries
 from runtime_jobs.errors import LifecycleError
 from runtime_jobs.models import Job
 from runtime_jobs.states import FINAL_STATES, FailureReason, JobState
@@ -63,7 +63,7 @@ def test_concurrent_claims_never_share_a_job():
     workers = [WorkerFactory() for _ in range(6)]
 
     def take_four(worker) -> list[str]:
-        return [services.claim(worker=worker, offer=offer(worker)).job.job_ulid for _ in range(4)]
+        return [claiming.claim(worker=worker, offer=offer(worker)).job.job_ulid for _ in range(4)]
 
     taken = [ulid for ulids in together(*(lambda w=w: take_four(w) for w in workers)) for ulid in ulids]
     assert len(taken) == 24
@@ -118,8 +118,8 @@ def test_an_event_being_written_does_not_hide_its_job_from_claimers():
 def test_of_a_heartbeat_and_the_expiry_one_wins(claim, _round):
     at = claim.lease.expires_at
     beat, expired = together(
-        lambda: services.renew(**speak(claim, now=after(at, -0.001))),
-        lambda: services.expire(job_ulid=claim.job.job_ulid, now=after(at, 0.001)),
+        lambda: heartbeat.renew(**speak(claim, now=after(at, -0.001))),
+        lambda: expiry.expire(job_ulid=claim.job.job_ulid, now=after(at, 0.001)),
     )
     won = row(claim.lease).state == JobState.STARTING
     assert won == (expired is None)
@@ -130,8 +130,8 @@ def test_of_a_heartbeat_and_the_expiry_one_wins(claim, _round):
 def test_of_a_result_and_the_expiry_one_wins(claim, _round):
     at = claim.lease.expires_at
     done, expired = together(
-        lambda: services.complete(**speak(claim, ingest_run_id="run_1", now=after(at, -0.001))),
-        lambda: services.expire(job_ulid=claim.job.job_ulid, now=after(at, 0.001)),
+        lambda: job_end.complete(**speak(claim, ingest_run_id="run_1", now=after(at, -0.001))),
+        lambda: expiry.expire(job_ulid=claim.job.job_ulid, now=after(at, 0.001)),
     )
     assert (expired is None) == (row(claim.lease).state == JobState.SUCCEEDED)
     assert (expired is None) == (not isinstance(done, LifecycleError))
@@ -142,8 +142,8 @@ def test_of_a_cancel_and_a_claim_the_job_never_runs_after_it_was_canceled(_round
     job = submitted()
     worker = WorkerFactory()
     canceled, taken = together(
-        lambda: services.cancel(job_ulid=job.job_ulid, actor=ALICE, deadline_seconds=30),
-        lambda: services.claim(worker=worker, offer=offer(worker)),
+        lambda: cancellation.cancel(job_ulid=job.job_ulid, actor=ALICE, deadline_seconds=30),
+        lambda: claiming.claim(worker=worker, offer=offer(worker)),
     )
     job.refresh_from_db()
     if taken is None:
@@ -156,8 +156,8 @@ def test_of_a_cancel_and_a_claim_the_job_never_runs_after_it_was_canceled(_round
 @pytest.mark.parametrize("_round", range(ROUNDS))
 def test_of_a_cancel_and_a_result_there_is_one_end(claim, _round):
     canceled, done = together(
-        lambda: services.cancel(job_ulid=claim.job.job_ulid, actor=ALICE, deadline_seconds=30),
-        lambda: services.complete(**speak(claim, ingest_run_id="run_1")),
+        lambda: cancellation.cancel(job_ulid=claim.job.job_ulid, actor=ALICE, deadline_seconds=30),
+        lambda: job_end.complete(**speak(claim, ingest_run_id="run_1")),
     )
     assert row(claim.lease).state == JobState.SUCCEEDED
     assert not isinstance(done, LifecycleError)
@@ -167,8 +167,8 @@ def test_of_a_cancel_and_a_result_there_is_one_end(claim, _round):
 @pytest.mark.parametrize("_round", range(ROUNDS))
 def test_of_two_different_ends_the_first_counts(claim, _round):
     answers = together(
-        lambda: services.complete(**speak(claim, ingest_run_id="run_1")),
-        lambda: services.fail(**speak(claim, reason=FailureReason.WORKER_ERROR)),
+        lambda: job_end.complete(**speak(claim, ingest_run_id="run_1")),
+        lambda: job_end.fail(**speak(claim, reason=FailureReason.WORKER_ERROR)),
     )
     assert refused(answers) == ["conflict"]
     assert row(claim.lease).state in FINAL_STATES
@@ -177,8 +177,8 @@ def test_of_two_different_ends_the_first_counts(claim, _round):
 @pytest.mark.parametrize("_round", range(ROUNDS))
 def test_of_two_retries_one_makes_a_row(_round):
     job = submitted()
-    services.cancel(job_ulid=job.job_ulid, actor=ALICE, deadline_seconds=30)
-    answers = together(*[lambda: services.retry(job_ulid=job.job_ulid, actor=OPERATOR, reason="again")] * 2)
+    cancellation.cancel(job_ulid=job.job_ulid, actor=ALICE, deadline_seconds=30)
+    answers = together(*[lambda: retries.retry(job_ulid=job.job_ulid, actor=OPERATOR, reason="again")] * 2)
     assert refused(answers) == ["already_retried"]
     assert Job.objects.count() == 2
 
@@ -200,7 +200,7 @@ def test_a_stale_worker_that_waited_for_the_lock_is_refused(claim):
 
     def speak_late() -> None:
         try:
-            answers.append(services.complete(**speak(claim, ingest_run_id="run_1")))
+            answers.append(job_end.complete(**speak(claim, ingest_run_id="run_1")))
         except StaleLease as stale:
             answers.append(stale)
         finally:
@@ -215,7 +215,7 @@ def test_a_stale_worker_that_waited_for_the_lock_is_refused(claim):
     holder.join(60)
     speaker.join(60)
     assert isinstance(answers[0], StaleLease)
-    services.expire(job_ulid=claim.job.job_ulid)
+    expiry.expire(job_ulid=claim.job.job_ulid)
 
 
 def _until_somebody_waits_for_a_lock() -> None:

@@ -5,9 +5,8 @@ import threading
 import pytest
 from django.db import connection
 
-from orchestrator import services
 from orchestrator.maintenance.leases import sweep
-from orchestrator.services import dependencies
+from orchestrator.services import cancellation, dependencies, job_end, retries
 from runtime_jobs.models import EndedDependency, Job, JobEvent
 from runtime_jobs.states import FailureReason, JobState
 from tests.factories import ALICE, OPERATOR, ProjectFactory, WorkerFactory, claimed, submitted
@@ -31,11 +30,11 @@ def events(job: Job, kind: str) -> int:
 
 
 def success(claim):
-    return lambda: services.complete(**speak(claim, ingest_run_id=f"run_{claim.job.pk}"))
+    return lambda: job_end.complete(**speak(claim, ingest_run_id=f"run_{claim.job.pk}"))
 
 
 def failure(claim):
-    return lambda: services.fail(**speak(claim, reason=FailureReason.WORKER_ERROR))
+    return lambda: job_end.fail(**speak(claim, reason=FailureReason.WORKER_ERROR))
 
 
 @pytest.mark.parametrize("_round", range(ROUNDS))
@@ -72,7 +71,7 @@ def test_a_submit_that_meets_the_end_of_what_it_depends_on_is_not_forgotten(proj
 def test_of_a_cancel_and_an_end_there_is_one_story(project, end, _round):
     first = submitted(project)
     last = submitted(project, depends_on=(first,))
-    together(end(claimed()), lambda: services.cancel(job_ulid=last.job_ulid, actor=ALICE, deadline_seconds=30))
+    together(end(claimed()), lambda: cancellation.cancel(job_ulid=last.job_ulid, actor=ALICE, deadline_seconds=30))
     assert state_of(last) == JobState.CANCELED
     assert events(last, "job.canceled") == 1
 
@@ -90,9 +89,9 @@ def test_process_and_clock_may_look_at_the_same_time(project, _round):
 def test_a_retry_of_a_dependent_meets_the_end_of_the_dependency(project, _round):
     first = submitted(project)
     last = submitted(project, depends_on=(first,))
-    services.cancel(job_ulid=last.job_ulid, actor=ALICE, deadline_seconds=30)
+    cancellation.cancel(job_ulid=last.job_ulid, actor=ALICE, deadline_seconds=30)
     answers = together(
-        success(claimed()), lambda: services.retry(job_ulid=last.job_ulid, actor=OPERATOR, reason="again").job
+        success(claimed()), lambda: retries.retry(job_ulid=last.job_ulid, actor=OPERATOR, reason="again").job
     )
     assert state_of(answers[1]) == JobState.QUEUED
 
@@ -142,11 +141,11 @@ def test_nor_what_a_new_attempt_depends_on(project, monkeypatch):
     first = submitted(project)
     last = submitted(project, depends_on=(first,))
     claim = claimed()
-    services.cancel(job_ulid=last.job_ulid, actor=ALICE, deadline_seconds=30)
+    cancellation.cancel(job_ulid=last.job_ulid, actor=ALICE, deadline_seconds=30)
     in_the_middle(
         monkeypatch,
         "lock_status",
-        lambda: services.retry(job_ulid=last.job_ulid, actor=OPERATOR, reason="again"),
+        lambda: retries.retry(job_ulid=last.job_ulid, actor=OPERATOR, reason="again"),
         meanwhile=success(claim),
     )
     assert Job.objects.get(retry_of_job_ulid=last.job_ulid).state == JobState.QUEUED

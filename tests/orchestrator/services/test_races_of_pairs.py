@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from orchestrator import services
+from orchestrator.services import cancellation, late_results, worker_state
 from runtime_jobs.models import Job, JobEvent
 from runtime_jobs.states import FINAL_STATES
 from tests.factories import OPERATOR, ProjectFactory
@@ -67,7 +67,7 @@ def put_away(scene):
     """End what is left of the round, so that the next round does not claim it."""
     for job_ulid in Job.objects.exclude(state__in=FINAL_STATES).values_list("job_ulid", flat=True):
         at = scene.ends + 3 * HOUR
-        if services.settle(job_ulid=job_ulid, now=at):
+        if late_results.settle(job_ulid=job_ulid, now=at):
             continue
-        services.cancel(job_ulid=job_ulid, actor=OPERATOR, deadline_seconds=30, now=at)
-        services.revoke(job_ulid=job_ulid, actor=OPERATOR, reason="the round is over", now=at)
+        cancellation.cancel(job_ulid=job_ulid, actor=OPERATOR, deadline_seconds=30, now=at)
+        worker_state.revoke(job_ulid=job_ulid, actor=OPERATOR, reason="the round is over", now=at)

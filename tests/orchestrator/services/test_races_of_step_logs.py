@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from leases.models import Lease
-from orchestrator import services
-from orchestrator.selectors import masks as job_masks
-from orchestrator.services import step_logs, unit_of_work
-from orchestrator.services.steps import StepChange, change_step, lock_step
-from orchestrator.services.unit_of_work import UnitOfWork, operation
-from orchestrator.step_logs import finalizing, objects
+from orchestrator.core import unit_of_work
+from orchestrator.core.unit_of_work import UnitOfWork, operation
+from orchestrator.secrets import masks as job_masks
+from orchestrator.services import job_end, pruning
+from orchestrator.step_logs import finalizing, objects, step_log_writes
+from orchestrator.step_logs.steps import StepChange, change_step, lock_step
 from runtime_jobs.db_time import database_now
 from runtime_jobs.models import DiscardedLogObject, JobStep, LogChunk, StepLog
 from runtime_jobs.states import Conclusion, FailureReason, StepStatus
@@ -61,7 +61,7 @@ def meeting(monkeypatch):
         monkeypatch.setattr(module, name, locked)
 
     for module, names in (
-        (step_logs, ("create_log", "find_log", "lock_log_by_key")),
+        (step_log_writes, ("create_log", "find_log", "lock_log_by_key")),
         (finalizing, ("lock_log_by_key",)),
     ):
         for name in names:
@@ -92,7 +92,7 @@ def end_step(uow: UnitOfWork, step: JobStep) -> bool:
     locked = lock_step(step.job, step.pk)
     assert locked is not None
     is_changed = change_step(uow, locked, StepChange(StepStatus.COMPLETED, Conclusion.SUCCESS), now=database_now())
-    services.close_step_log(uow, step=locked)
+    step_log_writes.close_step_log(uow, step=locked)
     return is_changed
 
 
@@ -103,7 +103,7 @@ ACTIONS: dict[str, Callable[[LogScene], Any]] = {
     "repeat": lambda scene: append(scene.step, 1, REPEAT, MASKS).is_new,
     "close": lambda scene: end_step(scene.step),
     "finalize": lambda scene: finalizing.finalize_log(scene.key),
-    "flush": lambda scene: services.flush_late_chunks(key=scene.key),
+    "flush": lambda scene: step_log_writes.flush_late_chunks(key=scene.key),
 }
 # Places to meet at: a first chunk finds no log, and creates it; finalizing flushes, begins an attempt, writes the object
 # and commits the attempt.
@@ -201,11 +201,11 @@ def test_retention_waits_for_the_object_of_a_log(meeting):
     (step,) = new_steps()
     append(step, 0, FIRST, MASKS)
     lease = Lease.objects.get()
-    services.fail(lease_ulid=lease.lease_ulid, worker=lease.worker, reason=FailureReason.WORKER_ERROR)
+    job_end.fail(lease_ulid=lease.lease_ulid, worker=lease.worker, reason=FailureReason.WORKER_ERROR)
     later = database_now() + timedelta(days=1)
     finalized, deleted = meeting.meet_in_order(
         functools.partial(finalizing.finalize_log, log_of(step).pk),
-        functools.partial(services.delete_finished_jobs, job_ids=[step.job.pk], finished_before=later),
+        functools.partial(pruning.delete_finished_jobs, job_ids=[step.job.pk], finished_before=later),
         place=3,
         between=functools.partial(assert_in_place, step, b"one "),
     )

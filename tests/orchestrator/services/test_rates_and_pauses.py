@@ -7,9 +7,9 @@ from django.db import connection
 
 from leases.models import LaneQueue, Limit, LimitKind, LimitScope
 from leases.scheduling.limits import LimitTarget
-from orchestrator import services
 from orchestrator.audit.runner import run_audit
 from orchestrator.maintenance.queues import sweep_scheduling
+from orchestrator.services import claiming, heartbeat, limits
 from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import Invalid, NotFound, VersionConflict
 from runtime_jobs.models import OperatorEvent
@@ -42,7 +42,7 @@ def worker(db):
 
 
 def take(worker):
-    return services.claim(worker=worker, offer=offer(worker))
+    return claiming.claim(worker=worker, offer=offer(worker))
 
 
 def takes(worker, most: int = 20) -> int:
@@ -70,7 +70,7 @@ def submit(project, number: int) -> None:
 
 class TestRates:
     def test_a_burst_starts_at_once_and_the_rest_as_the_bucket_fills(self, project, worker):
-        services.set_rate(org_slug=ORG, per_hour=6, burst=3, **WHY)
+        limits.set_rate(org_slug=ORG, per_hour=6, burst=3, **WHY)
         submit(project, 10)
         assert takes(worker) == 3
         later(hours=1 / 6)
@@ -81,7 +81,7 @@ class TestRates:
         assert takes(worker) == 3, "never more than the burst is saved up"
 
     def test_who_waits_knows_until_when(self, project, worker):
-        services.set_rate(org_slug=ORG, per_hour=60, **WHY)
+        limits.set_rate(org_slug=ORG, per_hour=60, **WHY)
         submit(project, 2)
         assert takes(worker) == 1
         queue = LaneQueue.objects.get()
@@ -89,37 +89,37 @@ class TestRates:
         assert abs(queue.eligible_at - database_now() - timedelta(minutes=1)) < timedelta(seconds=20)
 
     def test_it_holds_no_other_tenant_and_no_other_type(self, project, worker):
-        services.set_rate(org_slug=ORG, job_type="steps", per_hour=1, **WHY)
+        limits.set_rate(org_slug=ORG, job_type="steps", per_hour=1, **WHY)
         submit(project, 3)
         assert takes(worker) == 3
-        services.set_rate(org_slug="other", per_hour=1, **WHY)
+        limits.set_rate(org_slug="other", per_hour=1, **WHY)
         submit(project, 3)
         assert takes(worker) == 3
 
     def test_a_raised_rate_lets_go_on_at_once(self, project, worker):
-        services.set_rate(org_slug=ORG, per_hour=1, **WHY)
+        limits.set_rate(org_slug=ORG, per_hour=1, **WHY)
         submit(project, 5)
         assert takes(worker) == 1
-        services.set_rate(org_slug=ORG, per_hour=3600, burst=10, **WHY)
+        limits.set_rate(org_slug=ORG, per_hour=3600, burst=10, **WHY)
         assert takes(worker) == 4
 
     def test_a_lifted_rate_holds_nobody(self, project, worker):
-        services.set_rate(org_slug=ORG, per_hour=1, **WHY)
+        limits.set_rate(org_slug=ORG, per_hour=1, **WHY)
         submit(project, 5)
         assert takes(worker) == 1
-        services.set_rate(org_slug=ORG, per_hour=None, **WHY)
+        limits.set_rate(org_slug=ORG, per_hour=None, **WHY)
         assert takes(worker) == 4
         assert not LaneQueue.objects.exclude(blocked_by=None, eligible_at=None).exists()
         assert run_audit() == []
 
     def test_the_audit_counts_starts(self, project, worker):
         submit(project, 3)
-        services.set_rate(org_slug=ORG, per_hour=1, **WHY)
+        limits.set_rate(org_slug=ORG, per_hour=1, **WHY)
         with connection.cursor() as cursor:
             cursor.execute("UPDATE lane_queues SET limits = '{}'")
         assert takes(worker) == 3
         assert {finding.code for finding in run_audit()} == {"L7", "L9"}
-        services.set_rate(org_slug=ORG, per_hour=None, **WHY)
+        limits.set_rate(org_slug=ORG, per_hour=None, **WHY)
 
 
 class TestPauses:
@@ -136,11 +136,11 @@ class TestPauses:
     )
     def test_nothing_starts_until_somebody_resumes(self, project, worker, subject):
         submit(project, 2)
-        services.pause(subject=subject, **WHY)
+        limits.pause(subject=subject, **WHY)
         assert takes(worker) == 0
         submit(project, 1)
         assert takes(worker) == 0
-        services.resume(subject=subject, **WHY)
+        limits.resume(subject=subject, **WHY)
         assert takes(worker) == 3
         assert run_audit() == []
 
@@ -157,7 +157,7 @@ class TestPauses:
         ids=str,
     )
     def test_it_holds_nothing_else(self, project, worker, subject):
-        services.pause(subject=subject, **WHY)
+        limits.pause(subject=subject, **WHY)
         submit(project, 2)
         assert takes(worker) == 2
 
@@ -167,7 +167,7 @@ class TestPauses:
     def test_it_ends_by_itself_at_its_time(self, project, worker, scope):
         submit(project, 3)
         subject = LimitTarget(*scope)
-        services.pause(subject=subject, until=database_now() + HOUR, **WHY)
+        limits.pause(subject=subject, until=database_now() + HOUR, **WHY)
         assert takes(worker) == 0
         sweep_scheduling()
         assert takes(worker) == 0
@@ -180,7 +180,7 @@ class TestPauses:
 
     def test_it_ends_at_its_time_also_while_the_clock_stands_still(self, project, worker):
         submit(project, 2)
-        services.pause(subject=LimitTarget(LimitScope.PROJECT, ORG, "web"), until=database_now() + HOUR, **WHY)
+        limits.pause(subject=LimitTarget(LimitScope.PROJECT, ORG, "web"), until=database_now() + HOUR, **WHY)
         assert takes(worker) == 0
         later(hours=1)
         assert takes(worker) == 2
@@ -188,9 +188,9 @@ class TestPauses:
     def test_many_tenants_of_a_paused_type_hold_up_nobody(self, project, worker):
         for number in range(20):
             submitted_steps(ProjectFactory(organization=OrganizationFactory(slug=f"org-{number}")))
-        services.pause(subject=LimitTarget(LimitScope.JOB_TYPE, "", "steps"), **WHY)
+        limits.pause(subject=LimitTarget(LimitScope.JOB_TYPE, "", "steps"), **WHY)
         wanted = submitted(project)
-        claim = services.claim(worker=worker, offer=offer(worker, job_types=("steps", "runtime")))
+        claim = claiming.claim(worker=worker, offer=offer(worker, job_types=("steps", "runtime")))
         assert claim is not None
         assert claim.job.pk == wanted.pk
 
@@ -198,19 +198,19 @@ class TestPauses:
         submit(project, 2)
         held = take(worker)
         until = database_now() + HOUR
-        limit = services.pause(subject=LimitTarget.of_organization(ORG), until=until, **WHY)
-        services.renew(lease_ulid=held.lease.lease_ulid, worker=worker)
+        limit = limits.pause(subject=LimitTarget.of_organization(ORG), until=until, **WHY)
+        heartbeat.renew(lease_ulid=held.lease.lease_ulid, worker=worker)
         assert (limit.set_by, limit.note, limit.until) == (str(OPERATOR), "test", until)
         event = OperatorEvent.objects.get(action="limit.set")
         assert (event.target, event.after["until"]) == (f"organization:{ORG}", until.isoformat())
 
     def test_what_is_not_paused_cannot_be_resumed(self, db):
         with pytest.raises(NotFound):
-            services.resume(subject=LimitTarget.of_organization(ORG), **WHY)
+            limits.resume(subject=LimitTarget.of_organization(ORG), **WHY)
 
     def test_a_pause_that_is_over_already_is_refused(self, db):
         with pytest.raises(Invalid):
-            services.pause(subject=LimitTarget.of_organization(ORG), until=database_now() - HOUR, **WHY)
+            limits.pause(subject=LimitTarget.of_organization(ORG), until=database_now() - HOUR, **WHY)
 
 
 class TestThrottles:
@@ -226,7 +226,7 @@ class TestThrottles:
     )
     def test_few_start_for_a_while(self, project, worker, subject):
         submit(project, 6)
-        services.throttle(subject=subject, per_hour=1, burst=2, until=database_now() + HOUR, **WHY)
+        limits.throttle(subject=subject, per_hour=1, burst=2, until=database_now() + HOUR, **WHY)
         assert takes(worker) == 2
         later(hours=1.01)
         sweep_scheduling()
@@ -235,16 +235,16 @@ class TestThrottles:
 
     def test_an_end_of_what_is_not_throttled_is_refused(self, db):
         with pytest.raises(NotFound):
-            services.throttle(subject=LimitTarget.of_organization(ORG), per_hour=None, **WHY)
+            limits.throttle(subject=LimitTarget.of_organization(ORG), per_hour=None, **WHY)
 
 
 class TestVersions:
     def test_a_change_of_what_was_changed_meanwhile_is_refused(self, project):
-        first = services.set_limit(org_slug=ORG, max_active=3, if_versions={0}, **WHY)
-        second = services.set_limit(org_slug=ORG, max_active=4, if_versions={first.version}, **WHY)
+        first = limits.set_limit(org_slug=ORG, max_active=3, if_versions={0}, **WHY)
+        second = limits.set_limit(org_slug=ORG, max_active=4, if_versions={first.version}, **WHY)
         assert (first.version, second.version) == (1, 2)
         with pytest.raises(VersionConflict) as refused:
-            services.set_limit(org_slug=ORG, max_active=5, if_versions={first.version}, **WHY)
+            limits.set_limit(org_slug=ORG, max_active=5, if_versions={first.version}, **WHY)
         assert refused.value.facts == {"version": 2}
         assert Limit.objects.get().max_active == 4
 
@@ -252,10 +252,10 @@ class TestVersions:
 @pytest.mark.django_db(transaction=True)
 def test_of_two_changes_of_one_version_at_once_one_is_refused():
     ProjectFactory(organization=OrganizationFactory(slug=ORG))
-    version = services.set_limit(org_slug=ORG, max_active=1, **WHY).version
+    version = limits.set_limit(org_slug=ORG, max_active=1, **WHY).version
     for _ in range(10):
         changes = [
-            lambda most=most, seen=version: services.set_limit(org_slug=ORG, max_active=most, if_versions={seen}, **WHY)
+            lambda most=most, seen=version: limits.set_limit(org_slug=ORG, max_active=most, if_versions={seen}, **WHY)
             for most in (2, 3)
         ]
         answers = together(*changes)

@@ -8,16 +8,21 @@ from types import SimpleNamespace
 import pytest
 from django.db import connection
 
-from orchestrator import services
 from orchestrator.audit.runner import run_audit
-from orchestrator.maintenance import replays as maintenance
-from orchestrator.maintenance.replays import compare_ended_replays
-from orchestrator.maintenance.rows import RowRunner
-from orchestrator.models import Incident, Replay
-from orchestrator.replays.comparison import confirm_record
-from orchestrator.selectors.replays import replay_record
-from orchestrator.services import ReplayRequest
-from orchestrator.services.idempotency import IdempotentRequest
+from orchestrator.core.idempotency import IdempotentRequest
+from orchestrator.core.row_batches import RowRunner
+from orchestrator.evidence import replay_tasks as maintenance
+from orchestrator.evidence import replays
+from orchestrator.evidence.replay_comparison import confirm_record
+from orchestrator.evidence.replay_models import Replay
+from orchestrator.evidence.replay_reads import replay_record
+from orchestrator.evidence.replay_tasks import compare_ended_replays
+from orchestrator.evidence.replays import ReplayRequest
+from orchestrator.incidents.models import Incident
+from orchestrator.incidents.operations import resolve_incident
+from orchestrator.services import cancellation, job_end, retries
+from orchestrator.services.submission import submit
+from orchestrator.step_logs import job_log_writes
 from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import (
     IdempotencyConflict,
@@ -65,12 +70,12 @@ def execute(worker, *, exit_code=0, log=b"", **result) -> Job:
     found = claimed(worker, job_types=("steps",))
     lease = found.lease.lease_ulid
     if log:
-        services.append_log(lease_ulid=lease, worker=worker, seq=0, chunk=log)
+        job_log_writes.append_log(lease_ulid=lease, worker=worker, seq=0, chunk=log)
     result = {"steps": [{"index": 0, "exit_code": exit_code}]} | result
     if exit_code:
         reason = FailureReason.COMMAND_FAILED
-        return services.fail(lease_ulid=lease, worker=worker, reason=reason, exit_code=exit_code, result=result)
-    return services.complete(lease_ulid=lease, worker=worker, exit_code=0, result=result)
+        return job_end.fail(lease_ulid=lease, worker=worker, reason=reason, exit_code=exit_code, result=result)
+    return job_end.complete(lease_ulid=lease, worker=worker, exit_code=0, result=result)
 
 
 def executed(worker, *, project=None, outcome=None, **spec) -> Job:
@@ -80,7 +85,7 @@ def executed(worker, *, project=None, outcome=None, **spec) -> Job:
 
 def replayed(job: Job, **changes) -> Job:
     values = {"root_ulid": job.root_job_ulid, "reason": "audit", "actor": ALICE}
-    return services.replay(ReplayRequest(**values | changes)).job
+    return replays.replay(ReplayRequest(**values | changes)).job
 
 
 def verdict_of(job: Job, **options) -> Replay:
@@ -128,7 +133,7 @@ class TestTheNewJob:
 
     def test_of_several_attempts_the_newest_one_is_repeated(self, worker):
         first = executed(worker, outcome={"exit_code": 7})
-        services.retry(job_ulid=first.job_ulid, actor=ALICE, reason="again")
+        retries.retry(job_ulid=first.job_ulid, actor=ALICE, reason="again")
         second = execute(worker)
         row = Replay.objects.get(job_ulid=replayed(first).job_ulid)
         assert (row.replay_of_ulid, row.attempt_ulid) == (first.job_ulid, second.job_ulid)
@@ -138,7 +143,7 @@ class TestTheNewJob:
         job = executed(worker)
         again = replayed(job)
         found = claimed(worker, job_types=("steps",))
-        services.fail(lease_ulid=found.lease.lease_ulid, worker=worker, reason=FailureReason.WORKER_SHUTDOWN)
+        job_end.fail(lease_ulid=found.lease.lease_ulid, worker=worker, reason=FailureReason.WORKER_SHUTDOWN)
         retry = Job.objects.get(retry_of_job_ulid=again.job_ulid)
         assert retry.replay_of_job_ulid == job.job_ulid
         assert verdict_of(again).verdict is None  # the newest attempt has not ended
@@ -152,7 +157,7 @@ class TestTheNewJob:
         def send(fingerprint):
             key = IdempotentRequest("token:1", f"replay {job.job_ulid}", "k", fingerprint)
             request = ReplayRequest(job.job_ulid, "audit", ALICE)
-            return services.replay(request, idempotency=key)
+            return replays.replay(request, idempotency=key)
 
         first, second = send("a"), send("a")
         assert (first.replayed, second.replayed) == (False, True)
@@ -181,7 +186,7 @@ class TestRefusals:
 
     def test_a_job_with_an_open_attempt(self, worker):
         job = executed(worker, outcome={"exit_code": 7})
-        services.retry(job_ulid=job.job_ulid, actor=ALICE, reason="again")
+        retries.retry(job_ulid=job.job_ulid, actor=ALICE, reason="again")
         self.refused(NotFinal, job)
 
     def test_a_changed_input(self, worker):
@@ -201,14 +206,14 @@ class TestRefusals:
     def test_changed_cursors(self, worker):
         project = ProjectFactory()
         spec = PayloadSpec(job_type="scan", payload={"image": "a"}, timeout_seconds=60, cursors={"advisory": "first"})
-        services.submit(
+        submit(
             submission(project, spec),
             policy=JOB_TYPES["scan"].policy(**TIMINGS),
             default_pool="shared-linux",
             actor=ALICE,
         )
         lease = claimed(worker, job_types=("scan",)).lease.lease_ulid
-        job = services.complete(lease_ulid=lease, worker=worker, exit_code=0)
+        job = job_end.complete(lease_ulid=lease, worker=worker, exit_code=0)
         change_input("spec = jsonb_set(spec, '{cursors}', '{\"advisory\": \"later\"}')", job)
         self.refused(StoredInputMismatch, job)
 
@@ -233,7 +238,7 @@ class TestRefusals:
         worker.capabilities = [*worker.capabilities, "image"]
         worker.save(update_fields=["capabilities"])
         job = submitted_steps(**spec)
-        services.cancel(job_ulid=job.job_ulid, actor=ALICE, deadline_seconds=60)
+        cancellation.cancel(job_ulid=job.job_ulid, actor=ALICE, deadline_seconds=60)
         self.refused(NotReplayable, job, is_sealed=True)
 
     def test_todays_rules_count(self, worker):
@@ -274,7 +279,7 @@ class TestOrder:
         two = replayed(second, after_ulid=one.job_ulid)
         for _ in range(2):
             execute(worker, exit_code=7)
-        assert services.retry(job_ulid=two.job_ulid, actor=ALICE, reason="again").job.state == "queued"
+        assert retries.retry(job_ulid=two.job_ulid, actor=ALICE, reason="again").job.state == "queued"
 
     def test_the_one_before_is_of_the_organization(self, worker):
         job, foreign = executed(worker), submitted_steps(ProjectFactory(organization__slug="intruder"))
@@ -312,7 +317,7 @@ class TestVerdicts:
         assert OperatorEvent.objects.get(action="replay.diverged").after["difference"] == expected
         record = json.loads(json.dumps(replay_record(Replay.objects.get())))
         assert confirm_record(record).verdict == "diverged"  # as a reader of the audit bundle does
-        services.resolve_incident(incident_ulid=incident.incident_ulid, actor=ALICE, reason="the clock was read")
+        resolve_incident(incident_ulid=incident.incident_ulid, actor=ALICE, reason="the clock was read")
         assert run_audit(chains=True) == []
 
     def test_another_exit_code_diverges(self, worker):
@@ -335,7 +340,7 @@ class TestVerdicts:
 
     def test_a_canceled_replay_verifies_nothing(self, worker):
         again = replayed(executed(worker))
-        services.cancel(job_ulid=again.job_ulid, actor=ALICE, deadline_seconds=60)
+        cancellation.cancel(job_ulid=again.job_ulid, actor=ALICE, deadline_seconds=60)
         row = verdict_of(again)
         assert (row.verdict, row.reasons) == ("unverifiable", ["Of the replay: It was canceled."])
 
@@ -348,22 +353,22 @@ class TestVerdicts:
         kept = {"organization": project.organization, "project": project, "byte_count": 1, "sha256": "c" * 64}
         kept |= {"created_at": now, "upload_until": now, "completed_at": now}
         StoredArtifact.objects.create(job=found.job, name="a", object_key="1", **kept)
-        job = services.complete(lease_ulid=found.lease.lease_ulid, worker=worker, exit_code=0, result={})
+        job = job_end.complete(lease_ulid=found.lease.lease_ulid, worker=worker, exit_code=0, result={})
         again = replayed(job)
         StoredArtifact.objects.all().delete()
         found = claimed(worker, job_types=("steps",))
         StoredArtifact.objects.create(job=found.job, name="a", object_key="2", **kept)
-        services.complete(lease_ulid=found.lease.lease_ulid, worker=worker, exit_code=0, result={})
+        job_end.complete(lease_ulid=found.lease.lease_ulid, worker=worker, exit_code=0, result={})
         assert verdict_of(again).verdict == "match"
 
     def test_a_verdict_is_given_once_and_not_before_the_end(self, worker):
         again = replayed(executed(worker))
-        assert services.compare_replay(job_ulid=again.job_ulid) is None
+        assert replays.compare_replay(job_ulid=again.job_ulid) is None
         assert verdict_of(again).verdict is None
         execute(worker, exit_code=1)
         later = database_now() + timedelta(hours=1)
         assert verdict_of(again, now=later).decided_at == later
-        assert services.compare_replay(job_ulid=again.job_ulid) is None
+        assert replays.compare_replay(job_ulid=again.job_ulid) is None
         assert Incident.objects.count() == OperatorEvent.objects.filter(action="replay.diverged").count() == 1
 
     def test_a_log_that_is_not_in_the_database_has_no_digest(self, worker):
@@ -378,14 +383,14 @@ class TestVerdicts:
         first, second = replayed(job), replayed(job)
         for _ in range(2):
             execute(worker)
-        compare = services.compare_replay
+        compare = replays.compare_replay
 
         def failing(*, job_ulid, now):
             if job_ulid == first.job_ulid:
                 raise ValueError("broken")
             return compare(job_ulid=job_ulid, now=now)
 
-        monkeypatch.setattr(services, "compare_replay", failing)
+        monkeypatch.setattr(replays, "compare_replay", failing)
         monkeypatch.setattr(maintenance, "SECONDS_A_ROUND", 60)  # the first one may be slow
         assert compare_ended_replays(rows) == 1
         assert Replay.objects.get(job_ulid=second.job_ulid).verdict == "match"
@@ -406,8 +411,8 @@ class TestRuntime:
     def test_a_job_with_network_is_refused_sealed(self, worker):
         submitted()
         found = claimed(worker)
-        services.cancel(job_ulid=found.job.job_ulid, actor=ALICE, deadline_seconds=60)
-        job = services.acknowledge_cancel(lease_ulid=found.lease.lease_ulid, worker=worker)
+        cancellation.cancel(job_ulid=found.job.job_ulid, actor=ALICE, deadline_seconds=60)
+        job = job_end.acknowledge_cancel(lease_ulid=found.lease.lease_ulid, worker=worker)
         with pytest.raises(NotReplayable):
             replayed(job, is_sealed=True)
         assert replayed(job).command_json == job.command_json
@@ -441,7 +446,7 @@ def test_one_of_two_schedulers_gives_the_verdict(worker):
     def compare():
         try:
             barrier.wait(10)
-            found.append(services.compare_replay(job_ulid=again.job_ulid))
+            found.append(replays.compare_replay(job_ulid=again.job_ulid))
         finally:
             connection.close()
 

@@ -2,11 +2,18 @@
 
 import pytest
 
-from orchestrator import services
+from orchestrator.core.sealing import SealedValueError, unseal
 from orchestrator.housekeeping.models import HousekeepingTask
 from orchestrator.repositories.mirrors import CREDENTIAL
+from orchestrator.repositories.operations import (
+    add_repository,
+    change_repository,
+    delete_runs_of_repository,
+    remove_repository,
+)
 from orchestrator.repositories.tasks import FOLLOW, MIRROR
-from orchestrator.sealing import SealedValueError, unseal
+from orchestrator.secrets.operations import set_secret, set_variable
+from orchestrator.services import job_end
 from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import Invalid, NotFound, ResourceConflict
 from runtime_jobs.models import (
@@ -29,7 +36,7 @@ URL = "https://github.com/acme/web"
 
 def add(full_name: str = "acme/web", **changes) -> Repository:
     values = {"project": ProjectFactory(), "origin": URL, "actor": OPERATOR}
-    return services.add_repository(full_name=full_name, **values | changes)
+    return add_repository(full_name=full_name, **values | changes)
 
 
 def test_a_repository_is_mirrored_at_once_and_the_audit_log_has_no_credential():
@@ -85,7 +92,7 @@ def test_a_credential_that_would_break_a_header_is_refused(credential):
 
 
 def change(repository: Repository, **changes) -> Repository:
-    return services.change_repository(repository_id=repository.pk, actor=OPERATOR, reason="moved", **changes)
+    return change_repository(repository_id=repository.pk, actor=OPERATOR, reason="moved", **changes)
 
 
 def credential_of(repository: Repository) -> bytes | None:
@@ -177,7 +184,7 @@ def test_an_origin_that_the_settings_no_longer_permit_remains_until_it_is_change
 
 
 def test_a_repository_that_does_not_exist_is_neither_changed_nor_removed():
-    for act in (services.change_repository, services.remove_repository):
+    for act in (change_repository, remove_repository):
         with pytest.raises(NotFound):
             act(repository_id=1, actor=OPERATOR)
 
@@ -186,15 +193,15 @@ def test_a_repository_that_does_not_exist_is_neither_changed_nor_removed():
 
 
 def remove(repository: Repository):
-    return services.remove_repository(repository_id=repository.pk, actor=OPERATOR, reason="closed")
+    return remove_repository(repository_id=repository.pk, actor=OPERATOR, reason="closed")
 
 
 def test_a_removed_repository_leaves_no_secret_no_schedule_no_event_and_its_mirror_is_deleted():
     repository = add(credential="user:sesame")
     organization, now = repository.project.organization, database_now()
     for scope in (repository, None):
-        services.set_secret(organization=organization, repository=scope, name="KEY", value="sesame", actor=OPERATOR)
-        services.set_variable(organization=organization, repository=scope, name="MODE", value="fast", actor=OPERATOR)
+        set_secret(organization=organization, repository=scope, name="KEY", value="sesame", actor=OPERATOR)
+        set_variable(organization=organization, repository=scope, name="MODE", value="fast", actor=OPERATOR)
     common = {"repository": repository, "event": "push", "trigger_id": "push:1", "head_sha": "5" * 40}
     WorkflowTrigger.objects.create(**common, facts={})
     RejectedWorkflow.objects.create(**common, workflow_file="ci.yml", diagnostics=[])
@@ -222,7 +229,7 @@ def test_the_name_of_a_removed_repository_is_free_and_its_number_is_not_used_aga
 
 def ended_run(repository: Repository, **columns) -> WorkflowRun:
     running = running_job(repository)
-    services.fail(lease_ulid=running.lease.lease_ulid, worker=running.worker, reason=FailureReason.WORKER_ERROR)
+    job_end.fail(lease_ulid=running.lease.lease_ulid, worker=running.worker, reason=FailureReason.WORKER_ERROR)
     ended = {"conclusion": "failure", "completed_at": database_now()}
     WorkflowRun.objects.filter(pk=running.run.pk).update(**ended | columns)
     return running.run
@@ -234,7 +241,7 @@ def test_a_repository_with_runs_is_removed_only_after_they_are_deleted():
     with pytest.raises(ResourceConflict, match="3 workflow runs"):
         remove(repository)
     assert Repository.objects.exists()
-    assert services.delete_runs_of_repository(repository_id=repository.pk) == len(runs)
+    assert delete_runs_of_repository(repository_id=repository.pk) == len(runs)
     remove(repository)
 
 
@@ -243,7 +250,7 @@ def test_open_and_pinned_runs_are_not_deleted():
     ended_run(repository)
     pinned = ended_run(repository, pinned=True)
     open_run = running_job(repository).run
-    assert services.delete_runs_of_repository(repository_id=repository.pk) == 1
+    assert delete_runs_of_repository(repository_id=repository.pk) == 1
     assert set(WorkflowRun.objects.values_list("pk", flat=True)) == {pinned.pk, open_run.pk}
     with pytest.raises(ResourceConflict, match="2 workflow runs"):
         remove(repository)

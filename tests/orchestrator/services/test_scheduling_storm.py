@@ -15,10 +15,13 @@ from django.db import OperationalError, connection, connections
 
 from leases.models import Lease, Limit, LimitKind, LimitScope
 from leases.scheduling.limits import LimitTarget
-from orchestrator import services
 from orchestrator.audit.runner import run_audit
+from orchestrator.incidents import breakers
 from orchestrator.maintenance.queues import sweep_scheduling
-from orchestrator.services import ConcurrencyGroup, OnConflict
+from orchestrator.services import cancellation, claiming, heartbeat, job_end
+from orchestrator.services import submission as service_submission
+from orchestrator.services.concurrency import ConcurrencyGroup, OnConflict
+from orchestrator.services.limits import pause, resume, set_limit, set_pool_policy, set_rate, throttle
 from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import LifecycleError
 from runtime_jobs.models import Job
@@ -84,23 +87,23 @@ class Actor:
             self.dice.choice(self.projects), spec(), source_address=f"192.0.2.{self.dice.randrange(3)}", group=group,
             priority=self.dice.choice([None, None, -5]),
         )  # fmt: skip
-        services.submit(given, policy=POLICY, default_pool=POOL, actor=ALICE)
+        service_submission.submit(given, policy=POLICY, default_pool=POOL, actor=ALICE)
 
     def claim(self) -> None:
-        self.did["claimed"] += services.claim(worker=self.worker, offer=offer(self.worker)) is not None
+        self.did["claimed"] += claiming.claim(worker=self.worker, offer=offer(self.worker)) is not None
 
     def finish(self) -> None:
         lease = Lease.objects.open().filter(worker=self.worker).order_by("?").first()
         if lease is not None:
             end = {"lease_ulid": lease.lease_ulid, "worker": self.worker}
-            self.dice.choice([services.release, lambda **end: services.fail(**end, reason=FailureReason.WORKER_ERROR)])(
+            self.dice.choice([heartbeat.release, lambda **end: job_end.fail(**end, reason=FailureReason.WORKER_ERROR)])(
                 **end
             )
 
     def cancel(self) -> None:
         job = Job.objects.queued().order_by("?").first()
         if job is not None:
-            services.cancel(job_ulid=job.job_ulid, actor=ALICE, deadline_seconds=30)
+            cancellation.cancel(job_ulid=job.job_ulid, actor=ALICE, deadline_seconds=30)
 
     def tick(self) -> None:
         sweep_scheduling()
@@ -120,12 +123,12 @@ class Actor:
         soon = database_now() + timedelta(milliseconds=self.dice.randrange(20, 300))
         self.dice.choice(
             [
-                lambda: services.set_limit(org_slug=org, max_active=self.dice.choice([None, 1, 2, 5]), **WHY),
-                lambda: services.set_rate(org_slug=org, per_hour=self.dice.choice([None, 7200, 72000]), burst=2, **WHY),
-                lambda: services.pause(subject=subject, until=soon, **WHY),
-                lambda: services.resume(subject=subject, **WHY),
-                lambda: services.throttle(subject=subject, per_hour=36000, burst=2, until=soon, **WHY),
-                lambda: services.set_pool_policy(pool=POOL, policy=self.dice.choice(["fifo", "fair"]), **WHY),
+                lambda: set_limit(org_slug=org, max_active=self.dice.choice([None, 1, 2, 5]), **WHY),
+                lambda: set_rate(org_slug=org, per_hour=self.dice.choice([None, 7200, 72000]), burst=2, **WHY),
+                lambda: pause(subject=subject, until=soon, **WHY),
+                lambda: resume(subject=subject, **WHY),
+                lambda: throttle(subject=subject, per_hour=36000, burst=2, until=soon, **WHY),
+                lambda: set_pool_policy(pool=POOL, policy=self.dice.choice(["fifo", "fair"]), **WHY),
             ]
         )()
 
@@ -164,19 +167,19 @@ def assert_all_can_be_had(actors) -> None:
     for limit in Limit.objects.exclude(kind__in=[LimitKind.PLAN, LimitKind.SOURCE_ADDRESS, LimitKind.CONCURRENCY]):
         subject = LimitTarget(LimitScope(limit.scope), limit.org_slug, limit.key)
         if limit.kind == LimitKind.BREAKER:
-            services.reset_breaker(org_slug=limit.org_slug, job_type=limit.key, **WHY)
+            breakers.reset_breaker(org_slug=limit.org_slug, job_type=limit.key, **WHY)
         elif limit.kind == LimitKind.PAUSE:
-            services.resume(subject=subject, **WHY)
+            resume(subject=subject, **WHY)
         elif limit.kind == LimitKind.THROTTLE:
-            services.throttle(subject=subject, per_hour=None, **WHY)
+            throttle(subject=subject, per_hour=None, **WHY)
         elif limit.kind == LimitKind.RATE:
-            services.set_rate(org_slug=limit.org_slug, per_hour=None, **WHY)
+            set_rate(org_slug=limit.org_slug, per_hour=None, **WHY)
         else:
-            services.set_limit(org_slug=limit.org_slug, max_active=None, **WHY)
+            set_limit(org_slug=limit.org_slug, max_active=None, **WHY)
     worker = WorkerFactory(capacity=256)
     for _ in range(Job.objects.count() + 1):
         for lease in Lease.objects.open().select_related("worker"):
-            services.fail(lease_ulid=lease.lease_ulid, worker=lease.worker, reason=FailureReason.WORKER_ERROR)
-        if services.claim(worker=worker, offer=offer(worker)) is None:
+            job_end.fail(lease_ulid=lease.lease_ulid, worker=lease.worker, reason=FailureReason.WORKER_ERROR)
+        if claiming.claim(worker=worker, offer=offer(worker)) is None:
             break
     assert not Job.objects.queued().exists()

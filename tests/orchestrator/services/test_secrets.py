@@ -8,10 +8,10 @@ import pytest
 from django.db import connection, transaction
 from django.db.utils import IntegrityError
 
-from orchestrator import services
-from orchestrator.sealing import SealedValueError, unseal
-from orchestrator.selectors.masks import MaskCache, masks_of
-from orchestrator.services.unit_of_work import UnitOfWork, operation
+from orchestrator.core.sealing import SealedValueError, unseal
+from orchestrator.core.unit_of_work import UnitOfWork, operation
+from orchestrator.secrets.masks import MaskCache, masks_of
+from orchestrator.secrets.operations import delete_secret, delete_variable, set_secret, set_variable, snapshot_secrets
 from runtime_jobs.errors import Invalid, NotFound, ResourceConflict
 from runtime_jobs.models import Job, MaskSnapshot, OperatorEvent, Secret, Variable
 from runtime_jobs.models.secrets import MAX_PER_SCOPE, MAX_VALUE_BYTES
@@ -33,17 +33,17 @@ def organization(repository):
 
 
 def put(organization, repository=None, name="TOKEN", value=VALUE):
-    return services.set_secret(organization=organization, repository=repository, name=name, value=value, actor=ALICE)
+    return set_secret(organization=organization, repository=repository, name=name, value=value, actor=ALICE)
 
 
 def put_variable(organization, repository=None, name="REGION", value="eu"):
-    return services.set_variable(organization=organization, repository=repository, name=name, value=value, actor=ALICE)
+    return set_variable(organization=organization, repository=repository, name=name, value=value, actor=ALICE)
 
 
 @operation
 def snapshot(uow: UnitOfWork, found, **options):
     """Snapshot as the claim does: in a transaction, with the job as the claim returned it."""
-    return services.snapshot_secrets(uow, found.job, found.run, **options)
+    return snapshot_secrets(uow, found.job, found.run, **options)
 
 
 class TestSet:
@@ -134,24 +134,24 @@ class TestSet:
 class TestDelete:
     def test_a_deleted_secret_is_gone(self, organization, repository):
         put(organization, repository)
-        services.delete_secret(organization=organization, repository=repository, name="token", actor=ALICE)
+        delete_secret(organization=organization, repository=repository, name="token", actor=ALICE)
         assert not Secret.objects.exists()
         with pytest.raises(NotFound):
-            services.delete_secret(organization=organization, repository=repository, name="token", actor=ALICE)
+            delete_secret(organization=organization, repository=repository, name="token", actor=ALICE)
 
     def test_that_of_the_organization_stays(self, organization, repository):
         put(organization, None)
         with pytest.raises(NotFound):
-            services.delete_secret(organization=organization, repository=repository, name="TOKEN", actor=ALICE)
+            delete_secret(organization=organization, repository=repository, name="TOKEN", actor=ALICE)
         assert Secret.objects.count() == 1
 
 
 def test_each_change_is_an_event_without_the_value(organization, repository):
     put(organization, repository)
     put(organization, repository, value="another-value")
-    services.delete_secret(organization=organization, repository=repository, name="TOKEN", actor=ALICE, reason="old")
+    delete_secret(organization=organization, repository=repository, name="TOKEN", actor=ALICE, reason="old")
     put_variable(organization, None, value="eu-central-1")
-    services.delete_variable(organization=organization, repository=None, name="REGION", actor=ALICE)
+    delete_variable(organization=organization, repository=None, name="REGION", actor=ALICE)
     events = list(OperatorEvent.objects.order_by("pk"))
     assert [event.action for event in events] == [
         "secret.created", "secret.changed", "secret.deleted", "variable.created", "variable.deleted",
@@ -194,7 +194,7 @@ class TestSnapshot:
         claimed = claimed_workflow_job(repository)
         snapshot(claimed)
         put(organization, repository, value="rotated-value")
-        services.delete_secret(organization=organization, repository=repository, name="TOKEN", actor=ALICE)
+        delete_secret(organization=organization, repository=repository, name="TOKEN", actor=ALICE)
         assert masks_of(Job.objects.get(pk=claimed.job.pk)) == (VALUE.encode(),)
 
     def test_the_snapshot_has_no_byte_of_the_values_and_belongs_to_its_job(self, organization, repository):
@@ -246,7 +246,7 @@ class TestSnapshot:
         claimed = claimed_workflow_job(repository)
         uow = UnitOfWork()
         with django_assert_num_queries(3):
-            services.snapshot_secrets(uow, claimed.job, claimed.run, now=claimed.lease.leased_at)
+            snapshot_secrets(uow, claimed.job, claimed.run, now=claimed.lease.leased_at)
 
     def test_the_masks_of_a_log_are_read_once(self, organization, repository, django_assert_num_queries):
         put(organization, repository)

@@ -9,17 +9,28 @@ from django.db import IntegrityError, transaction
 from leases.errors import StaleLease
 from leases.models import Lease, LimitSlot
 from leases.states import LeaseState
-from orchestrator import services
+from orchestrator.core import unit_of_work
 from orchestrator.maintenance.leases import sweep
 from orchestrator.services import (
-    ArtifactRef,
-    ClaimRequest,
-    CompleteMessage,
-    HeartbeatUpdate,
-    WorkerHeartbeat,
-    unit_of_work,
+    batch_calls,
+    batches,
+    cancellation,
+    claim_next,
+    claiming,
+    concurrency,
+    expiry,
+    heartbeat,
+    job_end,
+    late_results,
+    worker_state,
 )
+from orchestrator.services import retries as service_retries
+from orchestrator.services.batch_calls import WorkerHeartbeat
 from orchestrator.services.batches import BatchState, state_of
+from orchestrator.services.claim_next import ClaimRequest
+from orchestrator.services.heartbeat import HeartbeatUpdate
+from orchestrator.services.job_end import ArtifactRef, CompleteMessage
+from orchestrator.services.submission import submit
 from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import AlreadyFinal, Conflict, InvalidTransition, NotFinal
 from runtime_jobs.models import Artifact, FailureExplanation, Job, JobEvent
@@ -62,7 +73,7 @@ def executing(db):
     """A job with late results, in execution since its lease began."""
     late_job()
     claim = claimed(job_types=STEPS)
-    services.report(**speak(claim, phase="executing", now=claim.lease.leased_at))
+    heartbeat.report(**speak(claim, phase="executing", now=claim.lease.leased_at))
     return claim
 
 
@@ -71,15 +82,15 @@ def lost(db):
     """Such a job whose worker fell silent ten minutes ago."""
     job = late_job(now=long_ago())
     claim = claimed(job_types=STEPS, now=job.created_at)
-    services.report(**speak(claim, phase="executing", now=job.created_at))
-    services.expire(job_ulid=job.job_ulid, now=after(job.created_at, 120))
+    heartbeat.report(**speak(claim, phase="executing", now=job.created_at))
+    expiry.expire(job_ulid=job.job_ulid, now=after(job.created_at, 120))
     return claim
 
 
 @pytest.fixture
 def processing(executing):
     """The same job, after its result has arrived."""
-    services.complete(**speak(executing, exit_code=0))
+    job_end.complete(**speak(executing, exit_code=0))
     return executing
 
 
@@ -102,7 +113,7 @@ def test_rules_that_contradict_one_another_are_refused(changes, field):
 
 
 def test_a_retry_keeps_the_policy(lost):
-    retry = services.retry(job_ulid=lost.job.job_ulid, actor=OPERATOR, reason="x").job
+    retry = service_retries.retry(job_ulid=lost.job.job_ulid, actor=OPERATOR, reason="x").job
     assert (retry.late_result_seconds, retry.needs_processing, retry.late_result_at) == (3600, True, None)
 
 
@@ -126,18 +137,18 @@ def test_an_expired_lease_leaves_the_job_lost(executing):
 def test_a_job_is_lost_from_each_running_state(db, phase):
     late_job()
     claim = claimed(job_types=STEPS)
-    services.report(**speak(claim, phase=phase, now=claim.lease.leased_at))
-    services.expire(job_ulid=claim.job.job_ulid, now=after(claim.lease.leased_at, 121))
+    heartbeat.report(**speak(claim, phase=phase, now=claim.lease.leased_at))
+    expiry.expire(job_ulid=claim.job.job_ulid, now=after(claim.lease.leased_at, 121))
     assert row(claim.lease).state == JobState.LOST
 
 
 def test_a_revoked_lease_leaves_the_job_lost(executing):
-    services.revoke(job_ulid=executing.job.job_ulid, actor=OPERATOR, reason="burning")
+    worker_state.revoke(job_ulid=executing.job.job_ulid, actor=OPERATOR, reason="burning")
     assert (row(executing.lease).state, row(executing.lease).failure_reason) == (JobState.LOST, "worker_lost")
 
 
 def test_a_failure_that_the_worker_reports_leaves_the_job_lost(executing):
-    services.fail(**speak(executing, reason=FailureReason.WORKER_ERROR, exit_code=3, message="boom"))
+    job_end.fail(**speak(executing, reason=FailureReason.WORKER_ERROR, exit_code=3, message="boom"))
     job, lease = row(executing.lease), Lease.objects.get(pk=executing.lease.pk)
     assert (job.state, job.failure_reason, job.failure_message, job.exit_code) == ("lost", "worker_error", "boom", 3)
     assert (lease.state, lease.ended_reason) == (LeaseState.COMPLETED, "failed")
@@ -154,7 +165,7 @@ def test_a_lease_that_is_never_acknowledged_leaves_the_job_lost_without_a_requeu
 
 def test_a_job_that_exceeds_its_time_limit_fails_at_once(executing):
     for beat in range(0, 360, 100):
-        services.renew(**speak(executing, now=after(executing.lease.leased_at, beat)))
+        heartbeat.renew(**speak(executing, now=after(executing.lease.leased_at, beat)))
     sweep(now=after(executing.lease.leased_at, 361))
     assert (row(executing.lease).state, row(executing.lease).failure_reason) == (JobState.FAILED, "timed_out")
 
@@ -164,13 +175,13 @@ def test_a_worker_that_is_lost_within_the_grace_is_lost_and_not_timed_out(db, la
     """The lease of 120 s expires after the time limit of 90 s and before the grace ends."""
     submitted_steps(policy=replace(LATE_POLICY, late_result_seconds=late), timeout_seconds=90)
     claim = claimed(job_types=STEPS)
-    services.report(**speak(claim, phase="executing", now=claim.lease.leased_at))
-    services.expire(job_ulid=claim.job.job_ulid, now=after(claim.lease.leased_at, 120))
+    heartbeat.report(**speak(claim, phase="executing", now=claim.lease.leased_at))
+    expiry.expire(job_ulid=claim.job.job_ulid, now=after(claim.lease.leased_at, 120))
     assert (row(claim.lease).state, row(claim.lease).failure_reason) == (state, FailureReason.LEASE_EXPIRED)
 
 
 def test_a_job_whose_cancel_was_requested_is_canceled_at_once(executing):
-    services.cancel(job_ulid=executing.job.job_ulid, actor=ALICE, deadline_seconds=3000)
+    cancellation.cancel(job_ulid=executing.job.job_ulid, actor=ALICE, deadline_seconds=3000)
     sweep(now=after(executing.lease.leased_at, 121))
     assert row(executing.lease).state == JobState.CANCELED
 
@@ -180,8 +191,8 @@ def test_a_lost_job_frees_its_slot(db):
     late_job(project), late_job(project)
     worker = WorkerFactory()
     first = claimed(worker, job_types=STEPS)
-    assert services.claim(worker=worker, offer=offer(worker, job_types=STEPS)) is None
-    services.revoke(job_ulid=first.job.job_ulid, actor=OPERATOR, reason="x")
+    assert claiming.claim(worker=worker, offer=offer(worker, job_types=STEPS)) is None
+    worker_state.revoke(job_ulid=first.job.job_ulid, actor=OPERATOR, reason="x")
     assert row(first.lease).state == JobState.LOST
     assert not LimitSlot.objects.filter(job_id=first.job.pk).exists()
     assert claimed(worker, job_types=STEPS).job.pk != first.job.pk
@@ -197,8 +208,8 @@ def test_a_lost_job_fails_at_the_end_of_its_window(lost, seconds, state):
 
 
 def test_it_fails_for_the_reason_of_its_loss(executing):
-    services.fail(**speak(executing, reason=FailureReason.OUT_OF_MEMORY, exit_code=137, message="killed"))
-    job = services.give_up(job_ulid=executing.job.job_ulid, now=row(executing.lease).late_result_at)
+    job_end.fail(**speak(executing, reason=FailureReason.OUT_OF_MEMORY, exit_code=137, message="killed"))
+    job = late_results.give_up(job_ulid=executing.job.job_ulid, now=row(executing.lease).late_result_at)
     assert (job.state, job.failure_reason, job.failure_message, job.exit_code) == (
         *(JobState.FAILED, FailureReason.OUT_OF_MEMORY, "killed", 137),
     )
@@ -206,17 +217,17 @@ def test_it_fails_for_the_reason_of_its_loss(executing):
     assert (last.event_type, last.actor_kind, last.worker_id) == (
         *("job.failed", "clock", executing.lease.worker.worker_id),
     )
-    assert services.give_up(job_ulid=job.job_ulid, now=after(job.finished_at, 1)) is None
+    assert late_results.give_up(job_ulid=job.job_ulid, now=after(job.finished_at, 1)) is None
 
 
 def test_the_failure_of_a_command_is_explained_when_it_is_final(executing):
-    services.fail(
+    job_end.fail(
         **speak(
             executing, reason=FailureReason.COMMAND_FAILED, exit_code=1, artifacts=[ArtifactRef("log", "https://x/l")]
         )
     )
     assert not FailureExplanation.objects.exists()
-    services.give_up(job_ulid=executing.job.job_ulid, now=row(executing.lease).late_result_at)
+    late_results.give_up(job_ulid=executing.job.job_ulid, now=row(executing.lease).late_result_at)
     assert FailureExplanation.objects.get().job_id == executing.job.job_ulid
     assert Artifact.objects.count() == 1
 
@@ -244,7 +255,7 @@ def test_dependents_wait_until_the_end_of_the_window(db):
 def test_a_failure_is_counted_when_it_is_final(lost):
     failures = JobEvent.objects.filter(event_type="job.failed")
     assert not failures.exists()
-    services.give_up(job_ulid=lost.job.job_ulid, now=row(lost.lease).late_result_at)
+    late_results.give_up(job_ulid=lost.job.job_ulid, now=row(lost.lease).late_result_at)
     assert failures.count() == 1
 
 
@@ -255,7 +266,7 @@ def test_a_result_is_read_before_the_job_succeeds(processing):
     job, lease = row(processing.lease), Lease.objects.get(pk=processing.lease.pk)
     assert (job.state, job.public_status, job.finished_at) == (JobState.PROCESSING, "running", None)
     assert (lease.state, lease.ended_reason) == (LeaseState.COMPLETED, "completed")
-    done = services.settle(job_ulid=job.job_ulid)
+    done = late_results.settle(job_ulid=job.job_ulid)
     assert (done.state, done.public_status, done.exit_code) == (JobState.SUCCEEDED, "succeeded", 0)
     assert kinds(done)[-2:] == ["job.processing", "job.completed"]
 
@@ -268,17 +279,17 @@ def test_a_result_is_read_before_the_job_succeeds(processing):
     ],
 )
 def test_a_result_that_cannot_be_read_fails_the_job(processing, failure, expected):
-    job = services.settle(job_ulid=processing.job.job_ulid, failure=failure, message="line 3")
+    job = late_results.settle(job_ulid=processing.job.job_ulid, failure=failure, message="line 3")
     assert (job.state, job.failure_reason, job.failure_class, job.failure_message) == (
         *(JobState.FAILED, failure, expected, "line 3"),
     )
-    retry = services.retry(job_ulid=job.job_ulid, actor=OPERATOR, reason="x").job
+    retry = service_retries.retry(job_ulid=job.job_ulid, actor=OPERATOR, reason="x").job
     assert retry.state == JobState.QUEUED
 
 
 def test_only_failures_of_results_settle_a_job(processing):
     with pytest.raises(ValueError, match="result_missing"):
-        services.settle(job_ulid=processing.job.job_ulid, failure=FailureReason.WORKER_ERROR)
+        late_results.settle(job_ulid=processing.job.job_ulid, failure=FailureReason.WORKER_ERROR)
 
 
 def artifact(job, number, **changes):
@@ -291,15 +302,15 @@ def test_rows_are_stored_with_the_end_of_the_job_and_once(processing):
     known.save()
     known.uri = "https://x/known"
     rows = [artifact(job, 1), artifact(job, 2), known]
-    assert services.settle(job_ulid=job.job_ulid, rows=rows).state == JobState.SUCCEEDED
-    assert services.settle(job_ulid=job.job_ulid, rows=[artifact(job, 3)]) is None
+    assert late_results.settle(job_ulid=job.job_ulid, rows=rows).state == JobState.SUCCEEDED
+    assert late_results.settle(job_ulid=job.job_ulid, rows=[artifact(job, 3)]) is None
     assert set(Artifact.objects.values_list("uri", flat=True)) == {"https://x/1", "https://x/2", "https://x/known"}
 
 
 def test_rows_that_cannot_be_stored_leave_the_job_as_it_is(processing):
     job = row(processing.lease)
     with pytest.raises(IntegrityError):
-        services.settle(job_ulid=job.job_ulid, rows=[artifact(job, 1), artifact(job, 1, uri=None)])
+        late_results.settle(job_ulid=job.job_ulid, rows=[artifact(job, 1), artifact(job, 1, uri=None)])
     assert row(processing.lease).state == JobState.PROCESSING
     assert not Artifact.objects.exists()
 
@@ -308,7 +319,7 @@ def test_rows_that_cannot_be_stored_leave_the_job_as_it_is(processing):
 def test_a_job_without_a_result_is_not_settled(request, state):
     claim = request.getfixturevalue(state)
     before = row(claim.lease)
-    assert services.settle(job_ulid=claim.job.job_ulid) is None
+    assert late_results.settle(job_ulid=claim.job.job_ulid) is None
     assert row(claim.lease).event_seq == before.event_seq
 
 
@@ -316,10 +327,10 @@ def test_a_job_without_a_result_is_not_settled(request, state):
 def test_a_result_before_the_execution_is_refused(db, phase):
     late_job()
     claim = claimed(job_types=STEPS)
-    services.report(**speak(claim, phase=phase))
+    heartbeat.report(**speak(claim, phase=phase))
     for send in (
-        lambda: services.complete(**speak(claim)),
-        lambda: services.complete_late(job_ulid=claim.job.job_ulid, worker=claim.lease.worker),
+        lambda: job_end.complete(**speak(claim)),
+        lambda: late_results.complete_late(job_ulid=claim.job.job_ulid, worker=claim.lease.worker),
     ):
         with pytest.raises(InvalidTransition) as refused:
             send()
@@ -332,36 +343,37 @@ def test_a_result_does_not_acknowledge_a_lease(db):
     late_job()
     claim = claimed(job_types=STEPS, acknowledge=True)
     with pytest.raises(InvalidTransition):
-        services.complete(**speak(claim))
+        job_end.complete(**speak(claim))
     assert Lease.objects.get(pk=claim.lease.pk).state == LeaseState.GRANTED
 
 
 def test_a_cancel_that_was_requested_beats_the_result(executing):
-    services.cancel(job_ulid=executing.job.job_ulid, actor=ALICE, deadline_seconds=30)
-    assert services.complete(**speak(executing)).state == JobState.CANCELED
+    cancellation.cancel(job_ulid=executing.job.job_ulid, actor=ALICE, deadline_seconds=30)
+    assert job_end.complete(**speak(executing)).state == JobState.CANCELED
 
 
 def test_a_result_that_beats_a_cancel_is_read(db):
     late_job(complete_beats_cancel=True)
     claim = claimed(job_types=STEPS)
-    services.report(**speak(claim, phase="executing"))
-    services.cancel(job_ulid=claim.job.job_ulid, actor=ALICE, deadline_seconds=30)
-    assert services.complete(**speak(claim)).state == JobState.PROCESSING
+    heartbeat.report(**speak(claim, phase="executing"))
+    cancellation.cancel(job_ulid=claim.job.job_ulid, actor=ALICE, deadline_seconds=30)
+    assert job_end.complete(**speak(claim)).state == JobState.PROCESSING
     with pytest.raises(AlreadyFinal):
-        services.cancel(job_ulid=claim.job.job_ulid, actor=ALICE, deadline_seconds=30)
+        cancellation.cancel(job_ulid=claim.job.job_ulid, actor=ALICE, deadline_seconds=30)
     assert (
-        services.settle(job_ulid=claim.job.job_ulid, failure=FailureReason.RESULT_UNREADABLE).state == JobState.FAILED
+        late_results.settle(job_ulid=claim.job.job_ulid, failure=FailureReason.RESULT_UNREADABLE).state
+        == JobState.FAILED
     )
 
 
 # --- late results -----------------------------------------------------------------------------------------------------
 
 LATE_RESULTS = {
-    "complete": lambda claim, now: services.complete(**speak(claim, now=now)),
-    "complete_late": lambda claim, now: services.complete_late(
+    "complete": lambda claim, now: job_end.complete(**speak(claim, now=now)),
+    "complete_late": lambda claim, now: late_results.complete_late(
         job_ulid=claim.job.job_ulid, worker=claim.lease.worker, now=now
     ),
-    "complete_many": lambda claim, now: services.complete_many(
+    "complete_many": lambda claim, now: batch_calls.complete_many(
         {claim.lease.lease_ulid: CompleteMessage()}, worker=claim.lease.worker, now=now
     )[claim.lease.lease_ulid],
 }
@@ -381,7 +393,7 @@ def test_a_late_result_counts_within_the_window(lost, name, seconds, counts):
         assert (job.state, job.failure_reason, job.failure_message) == (JobState.PROCESSING, None, None)
         assert LATE_RESULTS[name](lost, after(now, 9999)).state == JobState.PROCESSING, "the same message again"
         assert Lease.objects.get(pk=lost.lease.pk).state == LeaseState.EXPIRED
-        assert services.settle(job_ulid=job.job_ulid, now=now).state == JobState.SUCCEEDED
+        assert late_results.settle(job_ulid=job.job_ulid, now=now).state == JobState.SUCCEEDED
     elif name == "complete_late":  # as the scheduler process would
         assert (answer.state, job.state, job.failure_reason) == ("failed", "failed", FailureReason.LEASE_EXPIRED)
         assert JobEvent.objects.of(job.job_ulid).last().actor_kind == "clock"
@@ -391,21 +403,21 @@ def test_a_late_result_counts_within_the_window(lost, name, seconds, counts):
 
 
 def test_a_late_result_outweighs_the_failure_that_its_worker_reported(executing):
-    services.fail(**speak(executing, reason=FailureReason.COMMAND_FAILED, exit_code=1))
-    services.complete(**speak(executing, exit_code=0))
-    job = services.settle(job_ulid=executing.job.job_ulid)
+    job_end.fail(**speak(executing, reason=FailureReason.COMMAND_FAILED, exit_code=1))
+    job_end.complete(**speak(executing, exit_code=0))
+    job = late_results.settle(job_ulid=executing.job.job_ulid)
     assert (job.state, job.exit_code, job.failure_reason) == (JobState.SUCCEEDED, 0, None)
     with pytest.raises(Conflict):
-        services.fail(**speak(executing, reason=FailureReason.COMMAND_FAILED, exit_code=1))
+        job_end.fail(**speak(executing, reason=FailureReason.COMMAND_FAILED, exit_code=1))
 
 
 @pytest.mark.parametrize("name", LATE_RESULTS)
 def test_only_the_worker_of_the_newest_lease_has_a_late_result(db, name):
     late_job(max_requeues=1)
     first = claimed(job_types=STEPS, acknowledge=True)
-    services.expire(job_ulid=first.job.job_ulid, now=after(first.lease.leased_at, 31))
+    expiry.expire(job_ulid=first.job.job_ulid, now=after(first.lease.leased_at, 31))
     second = claimed(job_types=STEPS, now=after(first.lease.leased_at, 40))
-    services.expire(job_ulid=first.job.job_ulid, now=after(first.lease.leased_at, 200))
+    expiry.expire(job_ulid=first.job.job_ulid, now=after(first.lease.leased_at, 200))
     now = after(first.lease.leased_at, 300)
     try:
         answer = LATE_RESULTS[name](first, now)
@@ -420,13 +432,13 @@ def test_a_job_that_nobody_leased_has_no_late_result(db):
     job = late_job()
     for job_ulid in (job.job_ulid, "rtj_none"):
         with pytest.raises(StaleLease):
-            services.complete_late(job_ulid=job_ulid, worker=WorkerFactory())
+            late_results.complete_late(job_ulid=job_ulid, worker=WorkerFactory())
 
 
 def test_a_late_result_claims_no_next_job(lost):
     late_job()
     worker = lost.lease.worker
-    finished = services.complete_and_claim(
+    finished = claim_next.complete_and_claim(
         lease_ulid=lost.lease.lease_ulid,
         worker=worker,
         message=CompleteMessage(),
@@ -437,7 +449,7 @@ def test_a_late_result_claims_no_next_job(lost):
 
 
 @pytest.mark.parametrize(
-    "say", [services.renew, services.release, services.acknowledge_cancel, services.stop_by_worker]
+    "say", [heartbeat.renew, heartbeat.release, job_end.acknowledge_cancel, cancellation.stop_by_worker]
 )
 def test_a_lost_job_takes_no_other_message(lost, say):
     with pytest.raises(StaleLease):
@@ -449,17 +461,17 @@ def test_a_lost_job_takes_no_other_message(lost, say):
 
 
 def test_a_cancel_ends_a_lost_job_at_once(lost):
-    outcome = services.cancel(job_ulid=lost.job.job_ulid, actor=ALICE, deadline_seconds=30)
+    outcome = cancellation.cancel(job_ulid=lost.job.job_ulid, actor=ALICE, deadline_seconds=30)
     job = row(lost.lease)
     assert (outcome.accepted, job.state, job.failure_reason) == (False, JobState.CANCELED, None)
     assert JobEvent.objects.of(job.job_ulid).last().payload_json["instead_of"] == "lease_expired"
     with pytest.raises(StaleLease):
-        services.complete_late(job_ulid=job.job_ulid, worker=lost.lease.worker)
+        late_results.complete_late(job_ulid=job.job_ulid, worker=lost.lease.worker)
 
 
 def test_a_result_that_has_arrived_is_not_canceled(processing):
     with pytest.raises(AlreadyFinal) as refused:
-        services.cancel(job_ulid=processing.job.job_ulid, actor=ALICE, deadline_seconds=30)
+        cancellation.cancel(job_ulid=processing.job.job_ulid, actor=ALICE, deadline_seconds=30)
     assert (refused.value.code, refused.value.facts["job_status"]) == ("already_final", "running")
     assert row(processing.lease).cancel_requested_at is None
 
@@ -467,7 +479,7 @@ def test_a_result_that_has_arrived_is_not_canceled(processing):
 @pytest.mark.parametrize("state", ["lost", "processing"])
 def test_a_batch_with_a_job_that_settles_is_canceled(db, state):
     project = ProjectFactory()
-    origin = services.BatchSubmission(
+    origin = batches.BatchSubmission(
         org_slug=project.organization.slug,
         project_slug=project.slug,
         source=None,
@@ -477,64 +489,64 @@ def test_a_batch_with_a_job_that_settles_is_canceled(db, state):
         source_address=None,
         details={},
     )
-    jobs = [services.BatchJob(steps_spec())]
-    batch = services.submit_batch(
+    jobs = [batches.BatchJob(steps_spec())]
+    batch = batches.submit_batch(
         origin, jobs, policy_for=lambda _: LATE_POLICY, default_pool="shared-linux", actor=ALICE
     ).batch
     claim = claimed(job_types=STEPS)
-    services.report(**speak(claim, phase="executing"))
+    heartbeat.report(**speak(claim, phase="executing"))
     if state == "lost":
-        services.revoke(job_ulid=claim.job.job_ulid, actor=OPERATOR, reason="x")
+        worker_state.revoke(job_ulid=claim.job.job_ulid, actor=OPERATOR, reason="x")
     else:
-        services.complete(**speak(claim))
+        job_end.complete(**speak(claim))
     assert state_of(batch) == BatchState.RUNNING
-    canceled = services.cancel_batch(batch_ulid=batch.batch_ulid, actor=ALICE, deadline_seconds=30).batch
+    canceled = batches.cancel_batch(batch_ulid=batch.batch_ulid, actor=ALICE, deadline_seconds=30).batch
     if state == "lost":
         assert state_of(canceled) == BatchState.CANCELED
     else:
         assert state_of(canceled) == BatchState.CANCEL_REQUESTED
-        services.settle(job_ulid=claim.job.job_ulid)
+        late_results.settle(job_ulid=claim.job.job_ulid)
         assert state_of(canceled) == BatchState.SUCCEEDED
 
 
 @pytest.mark.parametrize(("state", "then"), [("lost", JobState.CANCELED), ("processing", JobState.PROCESSING)])
 def test_a_newer_job_of_its_group_replaces_a_lost_job_but_no_result(db, state, then):
     project = ProjectFactory()
-    group = services.ConcurrencyGroup("deploy", services.OnConflict.CANCEL_OLDER)
+    group = concurrency.ConcurrencyGroup("deploy", concurrency.OnConflict.CANCEL_OLDER)
     given = {"policy": LATE_POLICY, "default_pool": "shared-linux", "actor": ALICE}
-    older = services.submit(submission(project, steps_spec(), group=group), **given).job
+    older = submit(submission(project, steps_spec(), group=group), **given).job
     claim = claimed(job_types=STEPS)
-    services.report(**speak(claim, phase="executing"))
+    heartbeat.report(**speak(claim, phase="executing"))
     if state == "lost":
-        services.revoke(job_ulid=older.job_ulid, actor=OPERATOR, reason="x")
+        worker_state.revoke(job_ulid=older.job_ulid, actor=OPERATOR, reason="x")
     else:
-        services.complete(**speak(claim))
-    newer = services.submit(submission(project, steps_spec(), group=group), **given).job
+        job_end.complete(**speak(claim))
+    newer = submit(submission(project, steps_spec(), group=group), **given).job
     assert (row(claim.lease).state, newer.state) == (then, JobState.QUEUED)
     assert (row(claim.lease).cancel_requested_at is None) == (state == "processing")
 
 
 def test_a_retry_settles_a_lost_job_first(lost):
-    retry = services.retry(job_ulid=lost.job.job_ulid, actor=OPERATOR, reason="now").job
+    retry = service_retries.retry(job_ulid=lost.job.job_ulid, actor=OPERATOR, reason="now").job
     job = row(lost.lease)
     assert (job.state, job.failure_reason) == (JobState.FAILED, FailureReason.LEASE_EXPIRED)
     assert (retry.retry_of_job_ulid, retry.state) == (job.job_ulid, JobState.QUEUED)
     assert JobEvent.objects.of(job.job_ulid).last().actor_kind == "operator"
     with pytest.raises(StaleLease):
-        services.complete_late(job_ulid=job.job_ulid, worker=lost.lease.worker)
+        late_results.complete_late(job_ulid=job.job_ulid, worker=lost.lease.worker)
 
 
 def test_a_retry_of_a_lost_job_leaves_it_its_automatic_retry_no_second_attempt(db):
     job = late_job(automatic_retries=1, now=long_ago())
     claim = claimed(job_types=STEPS, now=job.created_at)
     sweep(now=after(claim.lease.leased_at, 121))
-    services.retry(job_ulid=claim.job.job_ulid, actor=OPERATOR, reason="now")
+    service_retries.retry(job_ulid=claim.job.job_ulid, actor=OPERATOR, reason="now")
     assert Job.objects.filter(retry_of_job_ulid=claim.job.job_ulid).count() == 1
 
 
 def test_a_result_that_is_read_is_not_retried(processing):
     with pytest.raises(NotFinal):
-        services.retry(job_ulid=processing.job.job_ulid, actor=OPERATOR, reason="now")
+        service_retries.retry(job_ulid=processing.job.job_ulid, actor=OPERATOR, reason="now")
 
 
 # --- heartbeats past the limit ----------------------------------------------------------------------------------------
@@ -542,19 +554,19 @@ def test_a_result_that_is_read_is_not_retried(processing):
 
 def beat_until(claim, seconds):
     for beat in range(0, seconds, 100):
-        services.renew(**speak(claim, now=after(claim.lease.leased_at, beat)))
+        heartbeat.renew(**speak(claim, now=after(claim.lease.leased_at, beat)))
 
 
 @pytest.mark.parametrize("is_canceled", [False, True])
 def test_a_heartbeat_past_the_limit_ends_the_job(executing, is_canceled):
     start = executing.lease.leased_at
     beat_until(executing, 360)
-    services.renew(**speak(executing, now=after(start, 360)))
+    heartbeat.renew(**speak(executing, now=after(start, 360)))
     if is_canceled:
-        services.cancel(job_ulid=executing.job.job_ulid, actor=ALICE, deadline_seconds=30, now=after(start, 360))
+        cancellation.cancel(job_ulid=executing.job.job_ulid, actor=ALICE, deadline_seconds=30, now=after(start, 360))
     for _ in range(2):
         with pytest.raises(StaleLease) as refused:
-            services.renew(**speak(executing, now=after(start, 360.1)))
+            heartbeat.renew(**speak(executing, now=after(start, 360.1)))
         status = "canceled" if is_canceled else "failed"
         assert refused.value.facts == {"reason": "lease_revoked", "job_status": status}
     job, lease = row(executing.lease), Lease.objects.get(pk=executing.lease.pk)
@@ -566,23 +578,23 @@ def test_a_heartbeat_past_the_limit_ends_the_job(executing, is_canceled):
 def test_the_grace_is_a_policy_of_the_job(db):
     late_job(timeout_grace_seconds=5)
     claim = claimed(job_types=STEPS)
-    services.report(**speak(claim, phase="executing", now=claim.lease.leased_at))
+    heartbeat.report(**speak(claim, phase="executing", now=claim.lease.leased_at))
     beat_until(claim, 301)
-    services.renew(**speak(claim, now=after(claim.lease.leased_at, 305)))
+    heartbeat.renew(**speak(claim, now=after(claim.lease.leased_at, 305)))
     with pytest.raises(StaleLease):
-        services.renew(**speak(claim, now=after(claim.lease.leased_at, 305.1)))
+        heartbeat.renew(**speak(claim, now=after(claim.lease.leased_at, 305.1)))
 
 
 def test_among_many_heartbeats_one_past_the_limit_ends_its_job(db):
     project, worker = ProjectFactory(), WorkerFactory()
     late_job(project), late_job(project)
     first, second = (claimed(worker, job_types=STEPS) for _ in range(2))
-    services.report(**speak(first, phase="executing", now=first.lease.leased_at))
+    heartbeat.report(**speak(first, phase="executing", now=first.lease.leased_at))
     now = first.lease.leased_at
     names = [first.lease.lease_ulid, second.lease.lease_ulid]
     for beat in range(0, 400, 100):
-        answers = services.renew_many(dict.fromkeys(names, HeartbeatUpdate()), worker=worker, now=after(now, beat))
-    answers = services.renew_many(dict.fromkeys(names, HeartbeatUpdate()), worker=worker, now=after(now, 361))
+        answers = batch_calls.renew_many(dict.fromkeys(names, HeartbeatUpdate()), worker=worker, now=after(now, beat))
+    answers = batch_calls.renew_many(dict.fromkeys(names, HeartbeatUpdate()), worker=worker, now=after(now, 361))
     assert isinstance(answers[names[0]], StaleLease)
     assert answers[names[1]].lease.expires_at == after(now, 361 + 120)
     assert row(first.lease).failure_reason == FailureReason.TIMED_OUT
@@ -597,7 +609,7 @@ def test_heartbeats_of_several_workers_are_one_read_and_one_write(db, django_ass
     now = after(claims[-1].lease.leased_at, 5)
     beats = {claim.lease.lease_ulid: WorkerHeartbeat(claim.lease.worker) for claim in claims}
     with django_assert_num_queries(4):  # the test's transaction adds a savepoint to the write
-        answers = services.renew_across_workers(beats, now=now)
+        answers = batch_calls.renew_across_workers(beats, now=now)
     assert {answer.lease.expires_at for answer in answers.values()} == {after(now, 120)}
     assert list(answers) == list(beats)
 
@@ -616,7 +628,7 @@ def test_heartbeats_of_several_workers_count_for_their_own_leases_only(db):
         borrowed.lease.lease_ulid: WorkerHeartbeat(lent.lease.worker),
         "rtl_none": WorkerHeartbeat(lent.lease.worker),
     }
-    answers = services.renew_across_workers(beats, now=now)
+    answers = batch_calls.renew_across_workers(beats, now=now)
     refused = {name for name, answer in answers.items() if isinstance(answer, StaleLease)}
     assert refused == set(beats) - {own.lease.lease_ulid}
     assert row(own.lease).state == JobState.EXECUTING
@@ -633,9 +645,9 @@ def test_a_heartbeat_that_needs_a_transaction_repeats_no_other(db, monkeypatch):
         late_job(project, now=began, lease_ttl_seconds=10_000, **changes)
         claims.append(claimed(WorkerFactory(), job_types=STEPS, now=began))
     plain, metered, overdue, ended, phase = claims
-    services.report(**speak(metered, phase="executing", now=began))
-    services.report(**speak(overdue, phase="executing", now=began))
-    services.revoke(job_ulid=ended.job.job_ulid, actor=OPERATOR, reason="x", now=after(began, 1))
+    heartbeat.report(**speak(metered, phase="executing", now=began))
+    heartbeat.report(**speak(overdue, phase="executing", now=began))
+    worker_state.revoke(job_ulid=ended.job.job_ulid, actor=OPERATOR, reason="x", now=after(began, 1))
 
     repeated: list[list[str]] = []
     original = unit_of_work._run_in_transaction
@@ -648,7 +660,7 @@ def test_a_heartbeat_that_needs_a_transaction_repeats_no_other(db, monkeypatch):
     beats = {claim.lease.lease_ulid: WorkerHeartbeat(claim.lease.worker) for claim in claims}
     beats[phase.lease.lease_ulid] = WorkerHeartbeat(phase.lease.worker, HeartbeatUpdate(reached="executing"))
     now = after(began, 400)
-    answers = services.renew_across_workers(beats, now=now)
+    answers = batch_calls.renew_across_workers(beats, now=now)
     assert list(answers) == list(beats)
     assert repeated == [[metered.lease.lease_ulid, ended.lease.lease_ulid]]
     refused = {name for name, answer in answers.items() if isinstance(answer, StaleLease)}
@@ -668,7 +680,7 @@ def test_a_refused_heartbeat_of_one_worker_leaves_no_change_beside_others(db):
         first.lease.lease_ulid: WorkerHeartbeat(first.lease.worker, HeartbeatUpdate(phase="nowhere")),
         second.lease.lease_ulid: WorkerHeartbeat(second.lease.worker),
     }
-    refusal, renewed = services.renew_across_workers(beats).values()
+    refusal, renewed = batch_calls.renew_across_workers(beats).values()
     assert isinstance(refusal, InvalidTransition)
     assert Lease.objects.get(pk=first.lease.pk).state == LeaseState.GRANTED
     assert (renewed.lease.state, row(second.lease).state) == (LeaseState.ACTIVE, JobState.STARTING)
@@ -678,20 +690,20 @@ def test_a_refused_heartbeat_of_one_worker_leaves_no_change_beside_others(db):
 
 
 def test_a_worker_that_stops_by_itself_cancels_its_job(executing):
-    job = services.stop_by_worker(**speak(executing, message="interrupted"))
+    job = cancellation.stop_by_worker(**speak(executing, message="interrupted"))
     lease = Lease.objects.get(pk=executing.lease.pk)
     assert (job.state, job.cancel_reason, job.cancel_message) == ("canceled", CancelReason.REQUESTED, "interrupted")
     assert job.cancel_actor == f"worker:{executing.lease.worker.worker_id}"
     assert (lease.state, lease.ended_reason) == (LeaseState.CANCELED, "canceled")
     assert kinds(job)[-2:] == ["job.cancel_requested", "job.canceled"]
     seq = job.event_seq
-    assert services.stop_by_worker(**speak(executing)).event_seq == seq
-    assert services.acknowledge_cancel(**speak(executing)).event_seq == seq
+    assert cancellation.stop_by_worker(**speak(executing)).event_seq == seq
+    assert job_end.acknowledge_cancel(**speak(executing)).event_seq == seq
 
 
 def test_a_worker_that_stops_on_request_keeps_the_request(executing):
-    services.cancel(job_ulid=executing.job.job_ulid, actor=ALICE, deadline_seconds=30, message="mistake")
-    job = services.stop_by_worker(**speak(executing))
+    cancellation.cancel(job_ulid=executing.job.job_ulid, actor=ALICE, deadline_seconds=30, message="mistake")
+    job = cancellation.stop_by_worker(**speak(executing))
     assert (job.state, job.cancel_actor, job.cancel_message) == (JobState.CANCELED, str(ALICE), "mistake")
     assert kinds(job).count("job.cancel_requested") == 1
 
@@ -699,14 +711,14 @@ def test_a_worker_that_stops_on_request_keeps_the_request(executing):
 def test_a_worker_that_never_acknowledged_may_stop(db):
     late_job()
     claim = claimed(job_types=STEPS, acknowledge=True)
-    assert services.stop_by_worker(**speak(claim)).state == JobState.CANCELED
+    assert cancellation.stop_by_worker(**speak(claim)).state == JobState.CANCELED
 
 
 @pytest.mark.parametrize("state", ["lost", "processing"])
 def test_a_worker_whose_lease_has_ended_stops_nothing(request, state):
     claim = request.getfixturevalue(state)
     with pytest.raises((StaleLease, Conflict)):
-        services.stop_by_worker(**speak(claim))
+        cancellation.stop_by_worker(**speak(claim))
     assert row(claim.lease).state == state
 
 

@@ -3,8 +3,8 @@
 import pytest
 from django.db import connection
 
-from orchestrator import services
 from orchestrator.audit.runner import run_audit
+from orchestrator.services import expiry, heartbeat, job_end, late_results
 from runtime_jobs.states import FailureReason, JobState
 from tests.factories import LATE_POLICY, claimed, submitted_steps
 from tests.orchestrator.services.conftest import after
@@ -22,8 +22,8 @@ def audited():
 def lost():
     submitted_steps(policy=LATE_POLICY)
     claim = claimed(job_types=("steps",))
-    services.report(**speak(claim, phase="executing", now=claim.lease.leased_at))
-    services.expire(job_ulid=claim.job.job_ulid, now=after(claim.lease.leased_at, 120))
+    heartbeat.report(**speak(claim, phase="executing", now=claim.lease.leased_at))
+    expiry.expire(job_ulid=claim.job.job_ulid, now=after(claim.lease.leased_at, 120))
     return claim
 
 
@@ -31,14 +31,14 @@ def lost():
 def late(lost):
     """Succeeded by a late result."""
     now = after(lost.lease.leased_at, 130)
-    services.complete(**speak(lost, now=now))
-    services.settle(job_ulid=lost.job.job_ulid, now=now)
+    job_end.complete(**speak(lost, now=now))
+    late_results.settle(job_ulid=lost.job.job_ulid, now=now)
     return lost
 
 
 @pytest.fixture
 def given_up(lost):
-    services.give_up(job_ulid=lost.job.job_ulid, now=row(lost.lease).late_result_at)
+    late_results.give_up(job_ulid=lost.job.job_ulid, now=row(lost.lease).late_result_at)
     return lost
 
 
@@ -91,9 +91,9 @@ def test_a_lost_job_that_should_not_have_failed_so_is_found(given_up, sql):
 def test_a_result_that_failed_without_being_read_is_found(db):
     submitted_steps(policy=LATE_POLICY)
     claim = claimed(job_types=("steps",))
-    services.report(**speak(claim, phase="executing"))
-    services.complete(**speak(claim))
-    job = services.settle(job_ulid=claim.job.job_ulid, failure=FailureReason.RESULT_MISSING)
+    heartbeat.report(**speak(claim, phase="executing"))
+    job_end.complete(**speak(claim))
+    job = late_results.settle(job_ulid=claim.job.job_ulid, failure=FailureReason.RESULT_MISSING)
     assert job.state == JobState.FAILED
     sql = "UPDATE runtime_job_events SET from_state = 'executing' WHERE to_state = 'failed'"
     assert "I9c" in findings(sql)

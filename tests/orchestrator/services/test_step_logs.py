@@ -10,10 +10,10 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from orchestrator.sealing import SealedValueError
-from orchestrator.selectors import masks as job_masks
-from orchestrator.services import step_logs
-from orchestrator.services.unit_of_work import UnitOfWork, operation
+from orchestrator.core.sealing import SealedValueError
+from orchestrator.core.unit_of_work import UnitOfWork, operation
+from orchestrator.secrets import masks as job_masks
+from orchestrator.step_logs import step_log_writes
 from runtime_jobs.models import Job, LogChunk, StepAnnotation, WaitingLogChunk
 from runtime_jobs.scrubbing import Scrubber, scrubbers
 from tests.orchestrator.step_logs.logs import (
@@ -111,7 +111,7 @@ def test_an_ended_step_closes_its_log_with_the_first_late_chunk(step):
 
 
 def test_at_the_limit_of_waiting_bytes_the_earlier_chunk_is_not_waited_for(step, monkeypatch):
-    monkeypatch.setattr(step_logs, "MAX_WAITING_BYTES", 10)
+    monkeypatch.setattr(step_log_writes, "MAX_WAITING_BYTES", 10)
     append(step, 1, b"bbbb")
     append(step, 2, b"cccc")
     append(step, 9, b"jj")
@@ -126,18 +126,18 @@ def test_at_the_limit_of_waiting_bytes_the_earlier_chunk_is_not_waited_for(step,
 
 
 def test_the_number_of_waiting_chunks_is_limited(step, monkeypatch):
-    monkeypatch.setattr(step_logs, "MAX_WAITING_CHUNKS", 3)
+    monkeypatch.setattr(step_log_writes, "MAX_WAITING_CHUNKS", 3)
     for seq in range(1, 6):
         append(step, seq, b"%d" % seq)
     assert (text_of(step), log_of(step).waiting_count) == (b"12345", 0), "the fourth one ended the wait"
 
 
 def test_the_limit_of_a_step_is_reported_once_and_the_rest_is_dropped(step, masks, monkeypatch):
-    monkeypatch.setattr(step_logs, "MAX_STEP_LOG_BYTES", 20)
+    monkeypatch.setattr(step_log_writes, "MAX_STEP_LOG_BYTES", 20)
     append(step, 3, b"never")
     append(step, 0, b"0123456789", masks)
     append(step, 1, b"0123456789abc" + SECRET[:5], masks)
-    expected = b"01234567890123456789" + step_logs.TRUNCATED
+    expected = b"01234567890123456789" + step_log_writes.TRUNCATED
     assert text_of(step) == expected
     log = log_of(step)
     assert (log.is_truncated, log.held, log.waiting_count) == (True, None, 0)
@@ -150,12 +150,12 @@ def test_the_limit_of_a_step_is_reported_once_and_the_rest_is_dropped(step, mask
 
 
 def test_the_limit_may_be_reached_by_chunks_that_waited(step, monkeypatch):
-    monkeypatch.setattr(step_logs, "MAX_STEP_LOG_BYTES", 5)
+    monkeypatch.setattr(step_log_writes, "MAX_STEP_LOG_BYTES", 5)
     for seq in range(9, 0, -1):
         append(step, seq, b"ab")
     append(step, 0, b"-")
     log = log_of(step)
-    assert (text_of(step), log.waiting_bytes, log.waiting_count) == (b"-abab" + step_logs.TRUNCATED, 0, 0)
+    assert (text_of(step), log.waiting_bytes, log.waiting_count) == (b"-abab" + step_log_writes.TRUNCATED, 0, 0)
 
 
 def test_a_call_writes_no_row_of_the_job(step, masks):
@@ -228,7 +228,7 @@ def test_late_chunks_hold_back_too_until_the_log_is_finalized(step, masks):
     assert text_of(step) == b"line\nlate "
     append(step, 2, SECRET[6:] + b"!" + SECRET[:3], masks)
     assert text_of(step) == b"line\nlate ***!"
-    step_logs.flush_late_chunks(key=log_of(step).pk)
+    step_log_writes.flush_late_chunks(key=log_of(step).pk)
     assert text_of(step) == b"line\nlate ***!" + SECRET[:3]
 
 
@@ -251,7 +251,7 @@ def test_commands_become_annotations_without_secrets(step, masks):
 
 
 def test_the_number_of_annotations_is_limited(step, monkeypatch):
-    monkeypatch.setattr(step_logs, "MAX_ANNOTATIONS", 3)
+    monkeypatch.setattr(step_log_writes, "MAX_ANNOTATIONS", 3)
     append(step, 0, b"::error::a\n::error::b\n")
     append(step, 1, b"::error::c\n::error::d\n")
     append(step, 2, b"::error::e\n")
@@ -261,7 +261,7 @@ def test_the_number_of_annotations_is_limited(step, monkeypatch):
 def test_an_error_later_in_the_operation_undoes_the_chunk(step):
     @operation
     def fails(uow: UnitOfWork):
-        step_logs.append_step_log(uow, step=step, seq=0, data=b"text", masks=())
+        step_log_writes.append_step_log(uow, step=step, seq=0, data=b"text", masks=())
         raise RuntimeError
 
     with pytest.raises(RuntimeError):
@@ -305,14 +305,14 @@ def test_of_equal_chunks_at_once_one_is_stored():
 
 def test_spellings_that_are_not_masked_are_reported_once_a_step_and_at_the_end_of_its_log(step, monkeypatch, caplog):
     masks = (b"a long secret of this job", b"another long secret")
-    monkeypatch.setattr(step_logs.scrubbers, "get", lambda values: Scrubber(values, max_form_bytes=200))
+    monkeypatch.setattr(step_log_writes.scrubbers, "get", lambda values: Scrubber(values, max_form_bytes=200))
     omitted = Scrubber(masks, max_form_bytes=200).omitted
     assert omitted > 1
     for seq in range(3):
         append(step, seq, b"printed: a long secret of this job\n", masks)
     close(step)
     close(step)
-    assert text_of(step) == b"printed: ***\n" * 3 + step_logs.OMITTED % omitted
+    assert text_of(step) == b"printed: ***\n" * 3 + step_log_writes.OMITTED % omitted
     assert log_of(step).closed_bytes == len(text_of(step))
     warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert len(warnings) == 1

@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 
 from leases.models import Lease
-from orchestrator import services
 from orchestrator.audit.runner import run_audit
+from orchestrator.services import cancellation, claiming, expiry, job_end, worker_state
+from orchestrator.services.submission import submit
 from runtime_jobs.errors import Invalid, PoolForbidden, RepositoryNotAllowed, TimeoutAbovePlan
 from runtime_jobs.models import Job
 from runtime_jobs.specs import JOB_TYPES, configured_policy
@@ -37,7 +38,7 @@ def claim_steps(worker=None, **kwargs):
 
 
 def complete(lease, worker, **kwargs):
-    return services.complete(lease_ulid=lease.lease_ulid, worker=worker, **kwargs)
+    return job_end.complete(lease_ulid=lease.lease_ulid, worker=worker, **kwargs)
 
 
 def test_its_row_holds_all_that_was_asked_for():
@@ -84,7 +85,7 @@ def test_another_request_has_another_digest():
 def test_who_claims_runtime_jobs_only_gets_none_of_it():
     worker = WorkerFactory()
     submitted_steps()
-    assert services.claim(worker=worker, offer=offer(worker)) is None
+    assert claiming.claim(worker=worker, offer=offer(worker)) is None
     assert claim_steps(worker).job.job_type == "steps"
 
 
@@ -98,7 +99,7 @@ def test_who_claims_both_gets_the_older_first():
 def test_a_job_with_an_image_waits_for_who_has_an_engine_for_it():
     worker = WorkerFactory()
     submitted_steps(image="tool:1")
-    assert services.claim(worker=worker, offer=offer(worker, job_types=("steps",))) is None
+    assert claiming.claim(worker=worker, offer=offer(worker, job_types=("steps",))) is None
     assert claim_steps(WorkerFactory(capabilities=["linux", "image"])).job.spec["image"] == "tool:1"
 
 
@@ -127,7 +128,7 @@ def test_a_failed_step_keeps_what_was_done_until_then():
     submitted_steps()
     lease = claim_steps(worker).lease
     result = {"steps": [{"index": 0, "exit_code": 0}, {"index": 1, "exit_code": 2}]}
-    job = services.fail(
+    job = job_end.fail(
         lease_ulid=lease.lease_ulid, worker=worker, reason=FailureReason.COMMAND_FAILED, exit_code=2, result=result
     )
     assert (job.failure_class, job.exit_code, job.result) == ("job", 2, result)
@@ -138,18 +139,18 @@ def test_a_cancel_beats_its_end():
     worker = WorkerFactory()
     job = submitted_steps()
     lease = claim_steps(worker).lease
-    services.cancel(job_ulid=job.job_ulid, actor=ALICE, deadline_seconds=30)
+    cancellation.cancel(job_ulid=job.job_ulid, actor=ALICE, deadline_seconds=30)
     assert complete(lease, worker, exit_code=0).state == "canceled"
 
 
 def test_a_silent_worker_costs_one_retry_of_the_same_steps():
     submitted_steps()
     first = claim_steps()
-    services.expire(job_ulid=first.job.job_ulid, now=after(first.lease.expires_at, 1))
+    expiry.expire(job_ulid=first.job.job_ulid, now=after(first.lease.expires_at, 1))
     retry = Job.objects.get(retry_of_job_ulid=first.job.job_ulid)
     assert (retry.job_type, retry.spec, retry.needs_ingest) == ("steps", first.job.spec, False)
     second = claim_steps()
-    services.expire(job_ulid=retry.job_ulid, now=after(second.lease.expires_at, 1))
+    expiry.expire(job_ulid=retry.job_ulid, now=after(second.lease.expires_at, 1))
     assert Job.objects.count() == 2
     assert Lease.objects.open().count() == 0
 
@@ -177,10 +178,8 @@ def test_automatic_retries_are_set_by_type_and_by_submit(settings):
     settings.AUTOMATIC_RETRIES = {"steps": 0, "runtime": 2}
     assert (configured_policy("steps").automatic_retries, configured_policy("runtime").automatic_retries) == (0, 2)
     requested = replace(submission(ProjectFactory(), steps_spec()), automatic_retries=0)
-    job = services.submit(
-        requested, policy=JOB_TYPES["steps"].policy(**TIMINGS), default_pool="shared-linux", actor=ALICE
-    ).job
+    job = submit(requested, policy=JOB_TYPES["steps"].policy(**TIMINGS), default_pool="shared-linux", actor=ALICE).job
     assert job.automatic_retries == 0
     claim = claim_steps()
-    services.revoke(job_ulid=claim.job.job_ulid, actor=OPERATOR, reason="burning")
+    worker_state.revoke(job_ulid=claim.job.job_ulid, actor=OPERATOR, reason="burning")
     assert Job.objects.get().failure_reason == FailureReason.WORKER_LOST  # no second attempt

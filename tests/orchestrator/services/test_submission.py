@@ -5,9 +5,13 @@ from datetime import timedelta
 import pytest
 
 from leases.errors import StaleLease
-from orchestrator import services
-from orchestrator.services import FailMessage, Submission
-from orchestrator.services.idempotency import IdempotentRequest
+from orchestrator.core.idempotency import IdempotentRequest
+from orchestrator.services import batch_calls, cancellation, claiming, job_end, worker_state
+from orchestrator.services import retries as service_retries
+from orchestrator.services import submission as service_submission
+from orchestrator.services.job_end import FailMessage
+from orchestrator.services.retries import reupload
+from orchestrator.services.submission import Submission
 from runtime_jobs.errors import (
     AlreadyFinal,
     AlreadyRetried,
@@ -50,11 +54,13 @@ def submit(project, idempotency=None, **changes):
         correlation_id="c",
         source_address=None,
     )
-    return services.submit(submission, policy=POLICY, default_pool="shared-linux", actor=ALICE, idempotency=idempotency)
+    return service_submission.submit(
+        submission, policy=POLICY, default_pool="shared-linux", actor=ALICE, idempotency=idempotency
+    )
 
 
 def cancel(job):
-    return services.cancel(job_ulid=job.job_ulid, actor=ALICE, deadline_seconds=30)
+    return cancellation.cancel(job_ulid=job.job_ulid, actor=ALICE, deadline_seconds=30)
 
 
 def test_a_job_takes_priority_pool_and_isolation_from_its_tenant():
@@ -128,7 +134,7 @@ def test_a_running_job_is_asked_and_a_repeat_keeps_the_first_deadline(leased):
 
 
 def test_a_result_cannot_be_canceled(leased):
-    services.complete(**speak(leased, ingest_run_id="run_1"))
+    job_end.complete(**speak(leased, ingest_run_id="run_1"))
     with pytest.raises(AlreadyFinal) as refused:
         cancel(leased.job)
     assert refused.value.facts == {"job_status": "uploaded"}
@@ -136,20 +142,20 @@ def test_a_result_cannot_be_canceled(leased):
 
 def test_only_what_failed_or_was_canceled_can_be_retried(leased):
     with pytest.raises(NotFinal):
-        services.retry(job_ulid=leased.job.job_ulid, actor=OPERATOR, reason="why not")
-    services.complete(**speak(leased, ingest_run_id="run_1"))
+        service_retries.retry(job_ulid=leased.job.job_ulid, actor=OPERATOR, reason="why not")
+    job_end.complete(**speak(leased, ingest_run_id="run_1"))
     with pytest.raises(AlreadyFinal):
-        services.retry(job_ulid=leased.job.job_ulid, actor=OPERATOR, reason="why not")
+        service_retries.retry(job_ulid=leased.job.job_ulid, actor=OPERATOR, reason="why not")
 
 
 def test_a_retry_is_a_new_row_that_points_back_and_there_is_one_of_each():
     job = submitted()
     cancel(job)
-    new = services.retry(job_ulid=job.job_ulid, actor=OPERATOR, reason="it was a mistake").job
+    new = service_retries.retry(job_ulid=job.job_ulid, actor=OPERATOR, reason="it was a mistake").job
     assert (new.retry_of_job_ulid, new.attempt, new.state) == (job.job_ulid, 2, JobState.QUEUED)
     assert new.payload_digest == job.payload_digest
     with pytest.raises(AlreadyRetried) as refused:
-        services.retry(job_ulid=job.job_ulid, actor=OPERATOR, reason="again")
+        service_retries.retry(job_ulid=job.job_ulid, actor=OPERATOR, reason="again")
     assert refused.value.facts == {"newer_job_id": new.job_ulid}
     result = JobEvent.objects.get(job=new, event_type="job.retried")
     assert result.payload_json == {"retry_of": job.job_ulid, "retry": "manual", "reason": "it was a mistake"}
@@ -157,7 +163,7 @@ def test_a_retry_is_a_new_row_that_points_back_and_there_is_one_of_each():
 
 def test_what_does_not_exist_is_not_found():
     with pytest.raises(NotFound):
-        services.cancel(job_ulid="rtj_none", actor=ALICE, deadline_seconds=30)
+        cancellation.cancel(job_ulid="rtj_none", actor=ALICE, deadline_seconds=30)
 
 
 def test_jobs_are_claimed_by_priority_then_age_then_number():
@@ -184,15 +190,15 @@ def test_jobs_are_claimed_by_priority_then_age_then_number():
 def test_a_worker_gets_only_what_it_can_run(weaker):
     submitted()
     worker = WorkerFactory()
-    assert services.claim(worker=worker, offer=offer(worker, **weaker)) is None
+    assert claiming.claim(worker=worker, offer=offer(worker, **weaker)) is None
 
 
 @pytest.mark.parametrize("state", ["draining", "maintenance", "revoked"])
 def test_a_worker_that_is_not_active_gets_nothing_new(state):
     submitted()
     worker = WorkerFactory()
-    services.set_worker_state(worker_id=worker.worker_id, state=state, actor=OPERATOR)
-    assert services.claim(worker=worker, offer=offer(worker)) is None
+    worker_state.set_worker_state(worker_id=worker.worker_id, state=state, actor=OPERATOR)
+    assert claiming.claim(worker=worker, offer=offer(worker)) is None
 
 
 def test_a_worker_holds_no_more_than_its_capacity():
@@ -202,7 +208,7 @@ def test_a_worker_holds_no_more_than_its_capacity():
         submitted(project)
     assert claimed(worker)
     assert claimed(worker)
-    assert services.claim(worker=worker, offer=offer(worker)) is None
+    assert claiming.claim(worker=worker, offer=offer(worker)) is None
 
 
 def test_the_same_claim_again_gets_the_same_lease_while_it_is_open():
@@ -214,7 +220,7 @@ def test_the_same_claim_again_gets_the_same_lease_while_it_is_open():
     first = claimed(worker, idempotency=idempotency)
     again = claimed(worker, idempotency=idempotency)
     assert (again.lease.pk, again.replayed) == (first.lease.pk, True)
-    services.fail(**speak(first, reason="checkout_failed"))
+    job_end.fail(**speak(first, reason="checkout_failed"))
     assert claimed(worker, idempotency=idempotency).lease.pk != first.lease.pk
 
 
@@ -223,9 +229,9 @@ def test_the_newest_process_of_a_worker_counts():
     submitted()
     worker = WorkerFactory()
     older, newer = "01ARZ3NDEKTSV4RRFFQ69G5FAV", "01BX5ZZKBKACTAV9WEVGEMMVRZ"
-    assert services.claim(worker=worker, offer=offer(worker), session=newer)
+    assert claiming.claim(worker=worker, offer=offer(worker), session=newer)
     with pytest.raises(StaleLease):
-        services.claim(worker=worker, offer=offer(worker), session=older)
+        claiming.claim(worker=worker, offer=offer(worker), session=older)
 
 
 def test_a_restarted_worker_claims_as_soon_as_the_leases_of_its_last_process_end():
@@ -236,39 +242,39 @@ def test_a_restarted_worker_claims_as_soon_as_the_leases_of_its_last_process_end
     old, new = "01ARZ3NDEKTSV4RRFFQ69G5FAV", "01BX5ZZKBKACTAV9WEVGEMMVRZ"
     first = claimed(worker, session=old).lease
     before = first.expires_at - timedelta(seconds=1)
-    assert services.claim(worker=worker, offer=offer(worker), session=new, now=before) is None
-    assert services.claim(worker=worker, offer=offer(worker), session=new, now=first.expires_at)
+    assert claiming.claim(worker=worker, offer=offer(worker), session=new, now=before) is None
+    assert claiming.claim(worker=worker, offer=offer(worker), session=new, now=first.expires_at)
 
 
 def test_a_run_that_could_not_be_uploaded_is_sent_again_without_executing(leased):
-    services.fail(**speak(leased, reason="upload_failed", unsent_run={"schema_version": "run.v1"}))
-    new = services.reupload(job_ulid=leased.job.job_ulid, actor=OPERATOR, reason="ingest is back").job
+    job_end.fail(**speak(leased, reason="upload_failed", unsent_run={"schema_version": "run.v1"}))
+    new = reupload(job_ulid=leased.job.job_ulid, actor=OPERATOR, reason="ingest is back").job
     assert new.requirements == ["linux", "resend"]
     assert new.unsent_run.payload == {"schema_version": "run.v1"}
     old_worker = WorkerFactory()
-    assert services.claim(worker=old_worker, offer=offer(old_worker)) is None
+    assert claiming.claim(worker=old_worker, offer=offer(old_worker)) is None
     with pytest.raises(AlreadyRetried):
-        services.reupload(job_ulid=leased.job.job_ulid, actor=OPERATOR, reason="again")
+        reupload(job_ulid=leased.job.job_ulid, actor=OPERATOR, reason="again")
 
 
 def test_a_job_that_left_no_run_cannot_be_sent_again(leased):
-    services.fail(**speak(leased, reason="upload_failed"))
+    job_end.fail(**speak(leased, reason="upload_failed"))
     with pytest.raises(NotFound):
-        services.reupload(job_ulid=leased.job.job_ulid, actor=OPERATOR, reason="ingest is back")
+        reupload(job_ulid=leased.job.job_ulid, actor=OPERATOR, reason="ingest is back")
 
 
 @pytest.fixture
 def resending(leased):
     """The lease of an attempt that only uploads the run of the one before."""
-    services.fail(**speak(leased, reason="upload_failed", unsent_run={"number": 1}))
-    services.reupload(job_ulid=leased.job.job_ulid, actor=OPERATOR, reason="ingest is back")
+    job_end.fail(**speak(leased, reason="upload_failed", unsent_run={"number": 1}))
+    reupload(job_ulid=leased.job.job_ulid, actor=OPERATOR, reason="ingest is back")
     return claimed(WorkerFactory(capabilities=["linux", "resend"]))
 
 
 def test_an_upload_that_fails_again_keeps_the_run(resending):
-    failed = services.fail(**speak(resending, reason="upload_failed", unsent_run={"number": 1}))
+    failed = job_end.fail(**speak(resending, reason="upload_failed", unsent_run={"number": 1}))
     assert (failed.state, failed.failure_reason) == (JobState.FAILED, "upload_failed")
-    again = services.reupload(job_ulid=failed.job_ulid, actor=OPERATOR, reason="once more").job
+    again = reupload(job_ulid=failed.job_ulid, actor=OPERATOR, reason="once more").job
     assert again.unsent_run.payload == {"number": 1}
 
 
@@ -276,7 +282,7 @@ def test_an_upload_that_fails_again_does_not_refuse_the_other_failures_of_its_ca
     submitted(ProjectFactory(organization__slug="other"))
     other = claimed(resending.lease.worker)
     run = FailMessage(FailureReason.UPLOAD_FAILED, unsent_run={"number": 1})
-    results = services.fail_many(
+    results = batch_calls.fail_many(
         {resending.lease.lease_ulid: run, other.lease.lease_ulid: run}, worker=resending.lease.worker
     )
     assert [job.state for job in results.values()] == [JobState.FAILED, JobState.FAILED]
@@ -286,12 +292,12 @@ def test_an_upload_that_fails_again_does_not_refuse_the_other_failures_of_its_ca
 @pytest.mark.parametrize("retries", [0, 1, 3])
 def test_a_retry_of_an_upload_that_failed_again_executes_the_job(leased, retries):
     Job.objects.filter(pk=leased.job.pk).update(automatic_retries=retries)
-    services.fail(**speak(leased, reason="upload_failed", unsent_run={"number": 1}))
+    job_end.fail(**speak(leased, reason="upload_failed", unsent_run={"number": 1}))
     worker = WorkerFactory(capabilities=["linux", "resend"])
     for _ in range(2):
         newest = Job.objects.latest("attempt")
-        services.reupload(job_ulid=newest.job_ulid, actor=OPERATOR, reason="ingest is back")
-        failed = services.fail(**speak(claimed(worker), reason="upload_failed", unsent_run={"number": 1}))
-    retry = services.retry(job_ulid=failed.job_ulid, actor=OPERATOR, reason="execute it again").job
+        reupload(job_ulid=newest.job_ulid, actor=OPERATOR, reason="ingest is back")
+        failed = job_end.fail(**speak(claimed(worker), reason="upload_failed", unsent_run={"number": 1}))
+    retry = service_retries.retry(job_ulid=failed.job_ulid, actor=OPERATOR, reason="execute it again").job
     assert (retry.attempt, retry.requirements, retry.automatic_retries) == (4, ["linux"], retries)
     assert claimed(leased.lease.worker).job.job_ulid == retry.job_ulid

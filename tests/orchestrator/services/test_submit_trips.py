@@ -9,12 +9,13 @@ from django.test.utils import CaptureQueriesContext
 
 from leases.advisory_locks import QUEUES_OF_ORGANIZATION, advisory_xact_lock
 from leases.models import Lane, SubmitQuota
-from orchestrator import services
 from orchestrator.audit.runner import run_audit
-from orchestrator.services import ConcurrencyGroup, admission, transitions
+from orchestrator.core.idempotency import IdempotentRequest
+from orchestrator.core.unit_of_work import UnitOfWork
+from orchestrator.services import admission, bulk_submit, cancellation, limits, transitions
+from orchestrator.services import submission as service_submission
 from orchestrator.services import submission as submission_module
-from orchestrator.services.idempotency import IdempotentRequest
-from orchestrator.services.unit_of_work import UnitOfWork
+from orchestrator.services.concurrency import ConcurrencyGroup
 from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import IdempotencyConflict, QueueFull, TimeoutAbovePlan
 from runtime_jobs.models import IdempotencyKey, Job, JobEvent, Plan
@@ -49,12 +50,12 @@ def key(name="k1", fingerprint="f1") -> IdempotentRequest:
 
 def submit(project, **kwargs):
     given = submission(project, kwargs.pop("wanted", None) or spec(), **kwargs.pop("changes", {}))
-    return services.submit(given, policy=POLICY, default_pool=POOL, actor=ALICE, **kwargs)
+    return service_submission.submit(given, policy=POLICY, default_pool=POOL, actor=ALICE, **kwargs)
 
 
 def submit_many(project, count, **kwargs):
     entries = [submission(project, spec()) for _ in range(count)]
-    return services.submit_many(entries, policy_for=lambda _: POLICY, default_pool=POOL, actor=ALICE, **kwargs)
+    return bulk_submit.submit_many(entries, policy_for=lambda _: POLICY, default_pool=POOL, actor=ALICE, **kwargs)
 
 
 def limited_project(**terms):
@@ -111,7 +112,7 @@ def between_read_and_write(monkeypatch, act):
     assert done
 
 
-READS = ((submission_module, "load_context_of_job"), (services.bulk_submit, "load_context"))
+READS = ((submission_module, "load_context_of_job"), (bulk_submit, "load_context"))
 
 
 # --- cost -------------------------------------------------------------------------------------------------------------
@@ -141,7 +142,7 @@ def test_the_lanes_of_different_jobs_are_looked_up_together(project):
     outcomes = []
 
     def bulk():
-        outcomes.append(services.submit_many(entries, policy_for=lambda _: POLICY, default_pool=POOL, actor=ALICE))
+        outcomes.append(bulk_submit.submit_many(entries, policy_for=lambda _: POLICY, default_pool=POOL, actor=ALICE))
 
     assert statements(bulk) == 3
     jobs = Job.objects.filter(job_ulid__in=[job.job_ulid for job in outcomes[0].results])
@@ -179,7 +180,7 @@ def test_a_lane_of_another_key_is_not_used(project, monkeypatch):
 
 
 def test_an_emergency_holds_the_lock_of_its_limit(project, monkeypatch):
-    services.set_limit(org_slug=project.organization.slug, kind="emergency", max_active=1, actor=OPERATOR, reason="r")
+    limits.set_limit(org_slug=project.organization.slug, kind="emergency", max_active=1, actor=OPERATOR, reason="r")
     for _ in range(2):
         assert submit(project, changes={"priority": EMERGENCY}).job.priority == EMERGENCY
     held = []
@@ -291,7 +292,7 @@ def test_a_plan_that_gets_a_quota_meanwhile_counts_the_job(monkeypatch):
 @pytest.mark.parametrize("act", [submit, lambda project, **kwargs: submit_many(project, 2, **kwargs)])
 def test_a_lane_that_is_deleted_meanwhile_is_made_again(project, monkeypatch, act):
     submit(project)
-    services.cancel(job_ulid=Job.objects.get().job_ulid, actor=ALICE, deadline_seconds=1)
+    cancellation.cancel(job_ulid=Job.objects.get().job_ulid, actor=ALICE, deadline_seconds=1)
     before = Lane.objects.get().pk
     Lane.objects.update(head_id=None, head_at=None)
 

@@ -7,13 +7,13 @@ import pytest
 from django.db import IntegrityError, connection
 
 from leases.models import Lane
-from orchestrator import services
-from orchestrator.services import ArtifactRef, CompleteMessage, batch_calls, unit_of_work
+from orchestrator.core import unit_of_work
+from orchestrator.core.unit_of_work import NeedsTransaction, UnitOfWork, operation
+from orchestrator.services import batch_calls, bulk_submit
 from orchestrator.services import submission as services_submission
 from orchestrator.services.admission import load_context
 from orchestrator.services.dependencies import EMPTY_SNAPSHOT
-from orchestrator.services.finish import runs_in_use
-from orchestrator.services.unit_of_work import NeedsTransaction, UnitOfWork, operation
+from orchestrator.services.job_end import ArtifactRef, CompleteMessage, runs_in_use
 from runtime_jobs.errors import Conflict
 from runtime_jobs.models import Artifact, Job, JobEvent
 from tests.api_client import Caller
@@ -39,7 +39,7 @@ def test_new_rows_get_their_own_keys_in_whatever_order_the_database_numbers_them
     other = ProjectFactory(organization=project.organization, slug="other")
     with connection.cursor() as cursor:
         cursor.execute("ALTER SEQUENCE runtime_jobs_id_seq INCREMENT BY -1 RESTART WITH 1000 MAXVALUE 1000 MINVALUE 1")
-    made = services.submit_many(
+    made = bulk_submit.submit_many(
         [submission(one, spec()) for one in (project, other, project, other)],
         policy_for=lambda _: POLICY,
         default_pool="shared-linux",
@@ -68,7 +68,7 @@ def test_an_entry_that_is_refused_leaves_no_artifact(settings):
         lease.lease_ulid: CompleteMessage("run_1", artifacts=(ArtifactRef("log", f"https://x/{lease.pk}"),))
         for lease in leases
     }
-    answers = services.complete_many(words, worker=worker)
+    answers = batch_calls.complete_many(words, worker=worker)
     kept, refused = (answers[lease.lease_ulid] for lease in leases)
     assert isinstance(refused, Conflict)
     assert list(Artifact.objects.values_list("job_id", flat=True)) == [kept.job_ulid]
@@ -87,7 +87,7 @@ def test_a_refusal_after_an_immediate_write_undoes_the_whole_call(monkeypatch):
 
     monkeypatch.setattr(batch_calls, "apply_success", writes_and_refuses)
     with pytest.raises(RuntimeError, match="Refused after it was written: UPDATE"):
-        services.complete_many({lease.lease_ulid: CompleteMessage("run_1")}, worker=lease.worker)
+        batch_calls.complete_many({lease.lease_ulid: CompleteMessage("run_1")}, worker=lease.worker)
 
 
 @pytest.mark.django_db

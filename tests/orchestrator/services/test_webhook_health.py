@@ -7,11 +7,12 @@ import psycopg
 import pytest
 from django.db import IntegrityError, OperationalError, connection, transaction
 
-from orchestrator import services
-from orchestrator.dispatching.queue import FinishedTry, claim_deliveries, record_tries
-from orchestrator.models import Delivery, Incident, Webhook
-from orchestrator.services.unit_of_work import UnitOfWork
-from orchestrator.services.webhook_health import record_health
+from orchestrator.core.unit_of_work import UnitOfWork
+from orchestrator.incidents.models import Incident
+from orchestrator.webhooks.delivery_queue import FinishedTry, claim_deliveries, record_tries
+from orchestrator.webhooks.health import record_health
+from orchestrator.webhooks.models import Delivery, Webhook
+from orchestrator.webhooks.operations import change_webhook
 from orchestrator.webhooks.sender import TryResult
 from runtime_jobs.models import OperatorEvent
 from tests.factories import ALICE
@@ -139,7 +140,7 @@ def test_the_migration_finds_the_webhook_in_the_sentence_of_an_incident(webhook)
         ("webhook", webhook.webhook_ulid)
     ]
     assert set(Incident.objects.filter(webhook_ulid=None)) == {breaker, unnamed}
-    services.change_webhook(webhook_ulid=webhook.webhook_ulid, changes={"status": "active"}, actor=ALICE, now=NOW)
+    change_webhook(webhook_ulid=webhook.webhook_ulid, changes={"status": "active"}, actor=ALICE, now=NOW)
     assert set(Incident.objects.unresolved()) == {breaker, unnamed}
 
 

@@ -3,8 +3,9 @@
 import pytest
 from django.db import connection
 
-from orchestrator import services
 from orchestrator.audit.runner import run_audit
+from orchestrator.services import batches
+from orchestrator.workflows import workflow_end
 from tests.factories import ALICE
 from tests.workflow_runs import Runner, repository, reread, started
 
@@ -38,8 +39,8 @@ def findings() -> dict[str, str]:
 
 def test_runs_in_each_state_break_no_invariant(runs):
     assert findings() == {}
-    services.cancel_batch(batch_ulid=runs["active"].batch.batch_ulid, actor=ALICE, deadline_seconds=30)
-    services.settle_pending_runs(limit=10)
+    batches.cancel_batch(batch_ulid=runs["active"].batch.batch_ulid, actor=ALICE, deadline_seconds=30)
+    workflow_end.settle_pending_runs(limit=10)
     assert reread(runs["held"]).hold == "", "released while the job of the older run still stops"
     assert findings() == {}
 

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.services.unit_of_work import UnitOfWork
-from orchestrator.services.workflow_claims import prepare_job, skip_false_steps
+from orchestrator.core.unit_of_work import UnitOfWork
+from orchestrator.workflows.claims import prepare_job, skip_false_steps
 from runtime_jobs.db_time import database_now
 from runtime_jobs.models import JobStep
 from tests.workflow_runs import Runner, job_of, started, workflow_text

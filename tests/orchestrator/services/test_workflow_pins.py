@@ -6,9 +6,10 @@ from datetime import timedelta
 import pytest
 from django.db import connection, transaction
 
-from orchestrator import services
 from orchestrator.artifacts.tasks import count_due_objects
 from orchestrator.maintenance.pruning import delete_everything
+from orchestrator.services import job_end
+from orchestrator.workflows import pins
 from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import NotFound, ResourceConflict
 from runtime_jobs.models import Job, OperatorEvent, StoredArtifact, WorkflowRun
@@ -45,11 +46,11 @@ def run(running) -> WorkflowRun:
 
 
 def end(running: RunningJob) -> None:
-    services.fail(lease_ulid=running.lease.lease_ulid, worker=running.worker, reason=FailureReason.WORKER_ERROR)
+    job_end.fail(lease_ulid=running.lease.lease_ulid, worker=running.worker, reason=FailureReason.WORKER_ERROR)
 
 
 def pin(run: WorkflowRun, *, pinned: bool = True) -> WorkflowRun:
-    return services.pin_workflow_run(run_id=run.pk, pinned=pinned, actor=OPERATOR, reason="release 1.0")
+    return pins.pin_workflow_run(run_id=run.pk, pinned=pinned, actor=OPERATOR, reason="release 1.0")
 
 
 def test_a_pinned_run_and_its_artifacts_are_kept_and_deleted_after_it_is_unpinned(run):
@@ -93,7 +94,7 @@ def test_without_a_period_artifacts_of_an_unpinned_run_never_expire(run, setting
 
 def test_a_run_that_does_not_exist_is_not_found():
     with pytest.raises(NotFound):
-        services.pin_workflow_run(run_id=1, pinned=True, actor=OPERATOR)
+        pins.pin_workflow_run(run_id=1, pinned=True, actor=OPERATOR)
 
 
 @pytest.mark.django_db(transaction=True)

@@ -6,10 +6,12 @@ from functools import partial
 import pytest
 from django.db import connection
 
-from orchestrator import services
-from orchestrator.selectors.workflow_runs import state_of_run
-from orchestrator.services import RerunRequest, workflow_approval, workflow_settlement
-from orchestrator.services.idempotency import IdempotentRequest
+from orchestrator.core.idempotency import IdempotentRequest
+from orchestrator.services import batches
+from orchestrator.workflows import approval, reruns, workflow_end
+from orchestrator.workflows.reruns import RerunRequest
+from orchestrator.workflows.run_reads import state_of_run
+from orchestrator.workflows.runs import start_workflow_run
 from runtime_jobs.errors import AlreadyFinal, IdempotencyConflict, LifecycleError, ResourceConflict
 from runtime_jobs.models import Batch, IdempotencyKey, Job, OperatorEvent, WorkflowRun
 from runtime_jobs.states import FINAL_STATES
@@ -34,15 +36,15 @@ def audited():
 
 
 def cancel(run, actor=ALICE):
-    return services.cancel_batch(batch_ulid=run.batch.batch_ulid, actor=actor, deadline_seconds=30)
+    return batches.cancel_batch(batch_ulid=run.batch.batch_ulid, actor=actor, deadline_seconds=30)
 
 
 def approve(run, actor):
-    return services.approve_workflow_run(run_id=run.pk, actor=actor)
+    return approval.approve_workflow_run(run_id=run.pk, actor=actor)
 
 
 def start(asked):
-    return services.start_workflow_run(asked, default_pool="shared-linux", actor=ALICE)
+    return start_workflow_run(asked, default_pool="shared-linux", actor=ALICE)
 
 
 def rerun(run, key=None, reason=""):
@@ -50,14 +52,14 @@ def rerun(run, key=None, reason=""):
     asked = RerunRequest(actor_name="bob", correlation_id="again", reason=reason)
     idempotency = None if key is None else IdempotentRequest("client:bob", f"rerun {run.pk}", key, reason or "same")
     workflow = parsed(workflow_text(JOBS))
-    return services.rerun_workflow(
+    return reruns.rerun_workflow(
         reread(run), workflow, asked, default_pool="shared-linux", actor=ALICE, idempotency=idempotency
     )
 
 
 def is_recorded(run):
     """Whether the stored conclusion of an ended run is that of its jobs."""
-    services.settle_pending_runs(limit=100)  # the process that lost the race may have left it to housekeeping
+    workflow_end.settle_pending_runs(limit=100)  # the process that lost the race may have left it to housekeeping
     found = reread(run)
     assert not Job.objects.filter(batch_id=run.batch_id).exclude(state__in=FINAL_STATES).exists()
     return found.conclusion is not None and found.conclusion == state_of_run(found).conclusion and found.hold == ""
@@ -85,7 +87,7 @@ def test_of_a_cancel_and_the_end_of_the_last_job_one_decides_the_conclusion(_rou
 def test_a_run_that_is_canceled_while_it_is_settled_has_one_end(_round):
     run, runner = started(JOBS), Runner()
     runner.claim()
-    together(partial(runner.end, "a"), partial(cancel, run), partial(services.settle_run, batch_id=run.batch_id))
+    together(partial(runner.end, "a"), partial(cancel, run), partial(workflow_end.settle_run, batch_id=run.batch_id))
     if states(run)["b"] == "queued":  # the cancel came first or not at all
         pytest.fail("a canceled run has a queued job")
     assert is_recorded(run)
@@ -95,7 +97,7 @@ def test_a_run_that_is_canceled_while_it_is_settled_has_one_end(_round):
 def test_a_cancel_between_lock_and_decision_of_the_settlement_is_settled(monkeypatch):
     """The settlement has read the jobs of the run as open when the cancel ends them, and stores nothing."""
     run = started(JOBS)
-    read, canceled = workflow_settlement.job_ends, []
+    read, canceled = workflow_end.job_ends, []
 
     def read_then_cancel(of):
         found = read(of)
@@ -105,8 +107,8 @@ def test_a_cancel_between_lock_and_decision_of_the_settlement_is_settled(monkeyp
             until_waiting_or_done(canceled[0])
         return found
 
-    monkeypatch.setattr(workflow_settlement, "job_ends", read_then_cancel)
-    services.settle_run(batch_id=run.batch_id)
+    monkeypatch.setattr(workflow_end, "job_ends", read_then_cancel)
+    workflow_end.settle_run(batch_id=run.batch_id)
     canceled[0].join(60)
     assert reread(run).conclusion == "cancelled"
     assert is_recorded(run)
@@ -172,7 +174,7 @@ def test_of_an_approval_and_a_cancel_no_job_survives(_round):
 def test_a_run_that_has_ended_is_not_approved_before_its_end_is_recorded(monkeypatch):
     """An approval would let it cancel the runs of its group, although it has no job to execute."""
     of = repository()
-    monkeypatch.setattr(workflow_settlement, "settle_run", lambda **_: [])
+    monkeypatch.setattr(workflow_end, "settle_run", lambda **_: [])
     stranger = started({"a": None}, of, top=CANCELING, needs_approval=True)
     cancel(stranger)
     own = started({"b": None}, of, top=CANCELING)
@@ -196,7 +198,7 @@ def test_of_two_runs_of_a_group_that_are_approved_at_once_one_begins(_round):
 def test_an_approval_waits_for_the_one_that_has_the_lock(monkeypatch):
     """The second one has read the run as waiting before the first one has approved it."""
     run = started({"a": None}, needs_approval=True)
-    lock, second = workflow_approval.lock_repository, []
+    lock, second = approval.lock_repository, []
 
     def first_approves(pk):
         if not second:
@@ -205,7 +207,7 @@ def test_an_approval_waits_for_the_one_that_has_the_lock(monkeypatch):
             second[0].join(60)
         return lock(pk)
 
-    monkeypatch.setattr(workflow_approval, "lock_repository", first_approves)
+    monkeypatch.setattr(approval, "lock_repository", first_approves)
     assert approve(run, ALICE).approved_by == str(OPERATOR)
     assert OperatorEvent.objects.count() == 1
 
@@ -266,7 +268,7 @@ def test_a_run_that_is_rerun_and_superseded_at_once_leaves_one_run_of_the_group(
     asked = RerunRequest(actor_name="bob", correlation_id="again")
 
     def again():
-        return services.rerun_workflow(reread(old), parsed(text), asked, default_pool="shared-linux", actor=ALICE)
+        return reruns.rerun_workflow(reread(old), parsed(text), asked, default_pool="shared-linux", actor=ALICE)
 
     together(again, partial(start, request(text, of)))
     open_runs = [run for run in WorkflowRun.objects.order_by("pk") if state_of_run(run).conclusion is None]

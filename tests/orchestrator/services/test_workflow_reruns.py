@@ -2,9 +2,10 @@
 
 import pytest
 
-from orchestrator import services
-from orchestrator.selectors.workflow_runs import state_of_run
-from orchestrator.services import RerunRequest, RerunScope
+from orchestrator.services import batches
+from orchestrator.workflows import approval, reruns
+from orchestrator.workflows.reruns import RerunRequest, RerunScope
+from orchestrator.workflows.run_reads import state_of_run
 from runtime_jobs.errors import Invalid, NotFinal
 from runtime_jobs.models import Job, WorkflowEvent
 from runtime_jobs.workflows.payloads import dispatch_payload
@@ -26,7 +27,7 @@ JOBS = {
 def rerun(run, text=None, **changes):
     asked = RerunRequest(actor_name="bob", correlation_id="again", **changes)
     workflow = parsed(text or workflow_text(JOBS))
-    return services.rerun_workflow(reread(run), workflow, asked, default_pool="shared-linux", actor=ALICE).run
+    return reruns.rerun_workflow(reread(run), workflow, asked, default_pool="shared-linux", actor=ALICE).run
 
 
 def test_a_rerun_is_a_new_run_of_the_same_event():
@@ -49,7 +50,7 @@ def test_an_open_run_is_not_rerun():
     with pytest.raises(NotFinal):
         rerun(run)
     runner.claim_all()
-    services.cancel_batch(batch_ulid=run.batch.batch_ulid, actor=ALICE, deadline_seconds=30)
+    batches.cancel_batch(batch_ulid=run.batch.batch_ulid, actor=ALICE, deadline_seconds=30)
     with pytest.raises(NotFinal):
         rerun(run)
     for key in ("build", "lint"):
@@ -60,14 +61,14 @@ def test_an_open_run_is_not_rerun():
 def test_the_rerun_of_a_fork_s_run_that_nobody_approved_waits_for_an_approval():
     """A cancel is a refusal: a program that reruns canceled runs must not execute unread code."""
     run, runner = started(JOBS, from_fork=True, needs_approval=True), Runner()
-    services.cancel_batch(batch_ulid=run.batch.batch_ulid, actor=ALICE, deadline_seconds=30)
+    batches.cancel_batch(batch_ulid=run.batch.batch_ulid, actor=ALICE, deadline_seconds=30)
     again = rerun(run)
     assert (again.hold, again.needs_approval, again.from_fork) == ("approval", True, True)
     assert runner.claim() is None
-    services.cancel_batch(batch_ulid=again.batch.batch_ulid, actor=ALICE, deadline_seconds=30)
+    batches.cancel_batch(batch_ulid=again.batch.batch_ulid, actor=ALICE, deadline_seconds=30)
     third = rerun(again, scope=RerunScope.FAILED)
     assert third.hold == "approval"
-    services.approve_workflow_run(run_id=third.pk, actor=ALICE)
+    approval.approve_workflow_run(run_id=third.pk, actor=ALICE)
     assert sorted(runner.run_all(test="failure")) == ["build", "lint", "notify", "test"]
     fourth = rerun(third)  # the same commit was approved
     assert (fourth.hold, fourth.from_fork) == ("", True)
@@ -120,7 +121,7 @@ def test_jobs_of_a_canceled_run_are_rerun():
     run, runner = started(JOBS), Runner()
     runner.claim_all()
     runner.end("lint")
-    services.cancel_batch(batch_ulid=run.batch.batch_ulid, actor=ALICE, deadline_seconds=30)
+    batches.cancel_batch(batch_ulid=run.batch.batch_ulid, actor=ALICE, deadline_seconds=30)
     runner.end("build", "cancelled")
     again = rerun(run, scope=RerunScope.FAILED)
     assert list(again.carried) == ["lint"]

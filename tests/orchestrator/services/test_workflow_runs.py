@@ -6,12 +6,13 @@ from functools import partial
 import pytest
 from django.db import connection
 
-from orchestrator import services
-from orchestrator.counters import CONCURRENCY_QUEUED
+from orchestrator.core.counters import CONCURRENCY_QUEUED
 from orchestrator.selectors.pending_reasons.service import pending_for
-from orchestrator.selectors.workflow_runs import RunStatus, run_of_job, state_of_run
-from orchestrator.services import workflow_runs, workflow_settlement
+from orchestrator.services import batches, worker_state
 from orchestrator.services.batches import state_of
+from orchestrator.workflows import approval, reruns, runs, workflow_end
+from orchestrator.workflows import runs as workflow_runs
+from orchestrator.workflows.run_reads import RunStatus, run_of_job, state_of_run
 from runtime_jobs.batch_state import BatchState
 from runtime_jobs.errors import Invalid, NotFound, ProjectNotEnabled, ResourceConflict, WorkflowRejected
 from runtime_jobs.models import Dependency, Job, JobStep, OperatorEvent, WorkflowEvent, WorkflowRun
@@ -27,11 +28,11 @@ CHAIN = {"build": None, "test": {"needs": "build"}, "deploy": {"needs": "[test]"
 
 
 def start(asked):
-    return services.start_workflow_run(asked, default_pool="shared-linux", actor=ALICE)
+    return runs.start_workflow_run(asked, default_pool="shared-linux", actor=ALICE)
 
 
 def canceled(run):
-    return services.cancel_batch(batch_ulid=run.batch.batch_ulid, actor=ALICE, deadline_seconds=30)
+    return batches.cancel_batch(batch_ulid=run.batch.batch_ulid, actor=ALICE, deadline_seconds=30)
 
 
 # --- start ------------------------------------------------------------------------------------------------------------
@@ -314,7 +315,7 @@ def test_a_canceled_run_is_cancelled():
 def test_the_batch_of_a_run_is_not_rerun_without_its_file():
     run = started({"a": None})
     with pytest.raises(ResourceConflict, match="workflow run"):
-        services.rerun_batch(
+        batches.rerun_batch(
             batch_ulid=run.batch.batch_ulid, policy_for=None, default_pool="x", actor=ALICE, correlation_id="",
             source_address=None,
         )  # fmt: skip
@@ -323,13 +324,13 @@ def test_the_batch_of_a_run_is_not_rerun_without_its_file():
 def test_a_process_that_dies_after_the_last_job_leaves_the_end_to_housekeeping(monkeypatch):
     run, runner = started({"a": None}), Runner()
     with monkeypatch.context() as patch:
-        patch.setattr(workflow_settlement, "settle_run", lambda **_: [])
+        patch.setattr(workflow_end, "settle_run", lambda **_: [])
         runner.run_all()
     assert reread(run).conclusion is None
     assert state_of_run(run).conclusion == "success"  # readers do not wait for it
-    assert services.settle_pending_runs(limit=10) == 1
+    assert workflow_end.settle_pending_runs(limit=10) == 1
     assert reread(run).conclusion == "success"
-    assert services.settle_pending_runs(limit=10) == 0
+    assert workflow_end.settle_pending_runs(limit=10) == 0
 
 
 @pytest.mark.django_db(transaction=True)
@@ -412,10 +413,10 @@ def test_runs_that_wait_hide_no_end_from_housekeeping(monkeypatch):
     assert runner.claim_all() == ["a"]
     ended = started({"b": None}, repository(name="other"))
     with monkeypatch.context() as patch:
-        patch.setattr(workflow_settlement, "settle_run", lambda **_: [])
+        patch.setattr(workflow_end, "settle_run", lambda **_: [])
         runner.claim_all()
         runner.end("b")
-    found = services.settle_pending_runs(limit=2)
+    found = workflow_end.settle_pending_runs(limit=2)
     assert reread(ended).conclusion == "success"
     assert found == 1, "runs that must wait longer are not settled"
     assert reread(first).conclusion is None
@@ -432,10 +433,10 @@ def test_housekeeping_releases_the_oldest_waiting_run_of_each_group(monkeypatch)
     runs = [[started({"b": None}, of, top=WAITING) for _ in range(3)] for of in free]
     assert runner.claim_all() == ["b", "b"]
     with monkeypatch.context() as patch:  # the processes die after the end of each run, before the release
-        patch.setattr(workflow_settlement, "_release_next", lambda *_: None)
+        patch.setattr(workflow_end, "_release_next", lambda *_: None)
         for _ in free:
             runner.end("b")
-    found = [services.settle_pending_runs(limit=1) for _ in range(3)]
+    found = [workflow_end.settle_pending_runs(limit=1) for _ in range(3)]
     assert [[reread(run).hold for run in group] for group in runs] == [["", "", "concurrency"]] * 2
     assert [states(group[1]) for group in runs] == [{"b": "queued"}] * 2
     assert found == [1, 1, 0]
@@ -551,7 +552,7 @@ def test_an_end_during_the_start_of_a_waiting_run_is_noticed(monkeypatch):
 
 
 def approve(run, actor=ALICE):
-    return services.approve_workflow_run(run_id=run.pk, actor=actor)
+    return approval.approve_workflow_run(run_id=run.pk, actor=actor)
 
 
 def test_a_run_of_a_fork_waits_for_an_approval():
@@ -598,7 +599,7 @@ def test_a_condition_is_decided_at_the_approval():
 def test_the_failure_of_a_runner_is_a_failure_of_the_run():
     run, runner = started(CHAIN), Runner()
     job = runner.claim()
-    services.revoke(job_ulid=job.job_ulid, actor=OPERATOR, reason="gone")
+    worker_state.revoke(job_ulid=job.job_ulid, actor=OPERATOR, reason="gone")
     job.refresh_from_db()
     assert (job.state, job.failure_reason) == ("failed", FailureReason.WORKER_LOST)
     assert Job.objects.filter(batch_id=run.batch_id).count() == 3  # no retry
@@ -607,7 +608,7 @@ def test_the_failure_of_a_runner_is_a_failure_of_the_run():
 
 def test_a_run_needs_its_jobs():
     with pytest.raises(Invalid):
-        services.rerun_workflow(
+        reruns.rerun_workflow(
             reread(started({"a": {"if": "false"}})), request(workflow_text({"a": None})).workflow,
-            services.RerunRequest("bob", "x", scope=services.RerunScope.FAILED), default_pool="x", actor=ALICE,
+            reruns.RerunRequest("bob", "x", scope=reruns.RerunScope.FAILED), default_pool="x", actor=ALICE,
         )  # fmt: skip

@@ -2,9 +2,9 @@
 
 from django.db import connection
 
-from orchestrator import services
-from orchestrator.selectors.step_logs import read_step_log
-from orchestrator.services.unit_of_work import UnitOfWork, operation
+from orchestrator.core.unit_of_work import UnitOfWork, operation
+from orchestrator.step_logs import step_log_writes
+from orchestrator.step_logs.step_log_reads import read_step_log
 from runtime_jobs.models import JobStep, LogChunk, StepAnnotation, StepLog, WaitingLogChunk
 from runtime_jobs.states import StepStatus
 from tests.factories import WorkerFactory, claimed, submitted_steps
@@ -19,12 +19,12 @@ def new_steps(count=1, **changes):
 
 @operation
 def append(uow: UnitOfWork, step, seq, data, masks=()):
-    return services.append_step_log(uow, step=step, seq=seq, data=data, masks=masks)
+    return step_log_writes.append_step_log(uow, step=step, seq=seq, data=data, masks=masks)
 
 
 @operation
 def close(uow: UnitOfWork, step):
-    services.close_step_log(uow, step=step)
+    step_log_writes.close_step_log(uow, step=step)
 
 
 def end(step, now):

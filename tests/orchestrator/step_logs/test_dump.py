@@ -14,8 +14,8 @@ from django.core.files.storage import storages
 from django.test import Client
 
 from orchestrator.housekeeping.models import HousekeepingTask
-from orchestrator.selectors.job_log_events import START, JobLogEvents
 from orchestrator.step_logs import tasks
+from orchestrator.step_logs.job_log_events import START, JobLogEvents
 from runtime_jobs.db_time import database_now
 from runtime_jobs.models import JobStep, LogChunk, MaskSnapshot, Secret, StepLog, WaitingLogChunk
 from runtime_jobs.specs import ActionsStep

@@ -11,13 +11,13 @@ from django.core.files.storage import storages
 from django.utils import timezone
 
 from config.paths import BASE_DIR
-from orchestrator import services
 from orchestrator.housekeeping.models import HousekeepingTask
-from orchestrator.selectors import masks as job_masks
-from orchestrator.selectors.job_logs import stored
-from orchestrator.selectors.step_logs import LogPosition, locate, read_part, read_step_log
-from orchestrator.step_logs import finalizing, objects, tasks
+from orchestrator.secrets import masks as job_masks
+from orchestrator.services import job_end
+from orchestrator.step_logs import finalizing, job_log_writes, objects, tasks
 from orchestrator.step_logs.finalizing import begin_attempt, commit_attempt, finalize_log, finalize_step_log
+from orchestrator.step_logs.job_log_reads import stored
+from orchestrator.step_logs.step_log_reads import LogPosition, locate, read_part, read_step_log
 from runtime_jobs.models import DiscardedLogObject, JobStep, LogChunk, StepLog
 from tests.factories import WorkerFactory, claimed, submitted
 from tests.orchestrator.step_logs.logs import append, close, end, log_of, new_steps, text_of
@@ -209,10 +209,10 @@ def test_logs_of_jobs_without_steps_are_finalized_when_the_job_has_ended(storage
     submitted()
     lease = claimed(WorkerFactory()).lease
     for step, seq, chunk in [(0, 0, b"a"), (0, 1, b"b"), (2, 0, b"c")]:
-        services.append_log(lease_ulid=lease.lease_ulid, worker=lease.worker, seq=seq, chunk=chunk, step=step)
+        job_log_writes.append_log(lease_ulid=lease.lease_ulid, worker=lease.worker, seq=seq, chunk=chunk, step=step)
     tasks.request_missing("")
     assert not HousekeepingTask.objects.exists(), "the job runs"
-    services.fail(lease_ulid=lease.lease_ulid, worker=lease.worker, reason="worker_error")
+    job_end.fail(lease_ulid=lease.lease_ulid, worker=lease.worker, reason="worker_error")
     tasks.request_missing("")
     for task in HousekeepingTask.objects.filter(kind="finalize_step_log"):
         tasks.finalize(task.subject)

@@ -14,9 +14,9 @@ from orchestrator.admin.jobs.log import tail
 from orchestrator.artifacts.storage import artifact_storage
 from orchestrator.housekeeping import queue
 from orchestrator.housekeeping.models import HousekeepingTask
-from orchestrator.housekeeping.process import HousekeepingProcess
-from orchestrator.selectors.job_logs import stored
+from orchestrator.processes.housekeeping import HousekeepingProcess
 from orchestrator.step_logs import finalizing, tasks
+from orchestrator.step_logs.job_log_reads import stored
 from runtime_jobs.db_time import database_now
 from runtime_jobs.models import DiscardedLogObject, LogChunk
 from tests.orchestrator.artifacts.nanio_server import ACCESS_KEY, BUCKET, REGION, SECRET_KEY, stoppable_s3_server

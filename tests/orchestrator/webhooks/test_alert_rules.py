@@ -7,7 +7,7 @@ import yaml
 
 from config.paths import BASE_DIR
 from orchestrator.http.observability.delivery_metrics import collect_delivery_metrics
-from orchestrator.models import DispatchPosition
+from orchestrator.webhooks.models import DispatchPosition
 from runtime_jobs.db_time import database_now
 from tests.orchestrator.webhooks.world import make_deliveries, make_webhook
 

@@ -5,9 +5,9 @@ from datetime import timedelta
 import pytest
 from django.db import IntegrityError, connection
 
-from orchestrator import services
 from orchestrator.maintenance.pruning import PruningTask, count_old_rows
-from orchestrator.models import Delivery, DeliveryTry, Webhook
+from orchestrator.webhooks.models import Delivery, DeliveryTry, Webhook
+from orchestrator.webhooks.operations import delete_webhook
 from runtime_jobs.db_time import database_now
 from tests.factories import ALICE
 from tests.orchestrator.webhooks.world import make_deliveries, make_webhook
@@ -55,7 +55,7 @@ def test_old_deliveries_are_deleted_with_their_tries():
 def test_a_deleted_webhook_is_removed_when_it_has_no_deliveries():
     webhook = make_webhook()
     delivery_of(webhook, 29)
-    services.delete_webhook(webhook_ulid=webhook.webhook_ulid, actor=ALICE, now=database_now() - timedelta(days=31))
+    delete_webhook(webhook_ulid=webhook.webhook_ulid, actor=ALICE, now=database_now() - timedelta(days=31))
     assert pruned() == (0, 0, 0)
     Delivery.objects.all().delete()
     assert pruned() == (0, 0, 1)

@@ -3,9 +3,8 @@
 from typing import Any
 from uuid import uuid4
 
-from orchestrator import services
-from orchestrator.models import Delivery, Webhook
-from orchestrator.services.webhooks import WebhookTerms
+from orchestrator.webhooks.models import Delivery, Webhook
+from orchestrator.webhooks.operations import WebhookTerms, create_webhook
 from runtime_jobs.db_time import database_now
 from runtime_jobs.models import Organization
 from tests.factories import ALICE, OrganizationFactory
@@ -18,7 +17,7 @@ def make_webhook(organization: Organization | None = None, **changes: Any) -> We
     now = changes.pop("now", None)
     terms = WebhookTerms(**{"url": URL} | changes)
     organization = organization or OrganizationFactory(slug="sandtrace")
-    return services.create_webhook(organization=organization, terms=terms, actor=ALICE, now=now)[0]
+    return create_webhook(organization=organization, terms=terms, actor=ALICE, now=now)[0]
 
 
 def make_deliveries(webhook: Webhook, number: int = 1, **columns: Any) -> list[Delivery]:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from orchestrator.housekeeping import catalogue
+from orchestrator.processes import housekeeping_catalogue
 from tests.orchestrator.repositories.world import Origin, added, mirrored
 from tests.suite_functions import audit_findings
 
@@ -13,7 +13,7 @@ def folders(settings, tmp_path):
     (tmp_path / "origins").mkdir()
     settings.REPOSITORY_ROOT = str(tmp_path / "origins")
     settings.MIRROR_DIR = str(tmp_path / "mirrors")
-    catalogue.load()
+    housekeeping_catalogue.load()
     return tmp_path
 
 

@@ -128,7 +128,7 @@ def test_a_log_in_the_storage_is_displayed_and_its_absence_is_explained(run, mem
 
 
 def test_only_the_end_of_long_logs_is_on_the_page(run, member, monkeypatch):
-    monkeypatch.setattr("orchestrator.selectors.log_tails.TAIL_BYTES", 30)
+    monkeypatch.setattr("orchestrator.step_logs.log_tails.TAIL_BYTES", 30)
     Runner().claim_all()
     first, second = steps_of(run, "build")
     append(first, 0, b"".join(b"line %d\n" % number for number in range(9)))

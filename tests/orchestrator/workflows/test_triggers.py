@@ -6,8 +6,8 @@ import pytest
 from django.db import OperationalError
 
 from orchestrator.housekeeping.models import HousekeepingTask
-from orchestrator.housekeeping.process import HousekeepingProcess
 from orchestrator.housekeeping.registry import PermanentFailure, SubjectGone
+from orchestrator.processes.housekeeping import HousekeepingProcess
 from orchestrator.repositories.errors import RepositoryError
 from orchestrator.workflows import triggers
 from orchestrator.workflows.triggers import TriggerFacts, process_trigger, record_trigger

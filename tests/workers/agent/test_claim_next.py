@@ -13,8 +13,8 @@ from django.db import connection
 
 from leases.models import Lease
 from leases.states import LeaseState
-from orchestrator import services
 from orchestrator.audit.runner import run_audit
+from orchestrator.services import worker_state
 from runtime_jobs.models import Job, JobEvent, Project
 from runtime_jobs.states import JobState
 from tests.factories import OPERATOR, ProjectFactory, WorkerFactory, submitted_steps
@@ -436,7 +436,7 @@ def test_a_refused_completion_claims_nothing(intercepted: Intercepted, jobs: lis
     def revoke() -> None:
         intercepted.stage.loop.drain()
         try:
-            services.revoke(job_ulid=jobs[0].job_ulid, actor=OPERATOR, reason="test")
+            worker_state.revoke(job_ulid=jobs[0].job_ulid, actor=OPERATOR, reason="test")
         finally:
             connection.close()  # of the thread of the job
 

@@ -15,16 +15,16 @@ from django.db import DatabaseError, InterfaceError
 
 from leases.errors import StaleLease
 from leases.scheduling.claims import Offer
-from orchestrator import services
+from orchestrator.core.db_scope import release_connection_after
 from orchestrator.http.asgi.long_poll import FIRST, offer_key
 from orchestrator.http.asgi.thread_pools import ThreadPool
 from orchestrator.http.auth.authentication import touch_last_seen
-from orchestrator.http.db_scope import release_connection_after
-from orchestrator.notifications.hub import NotificationHub
-from orchestrator.notifications.metrics import ATTEMPTS
-from orchestrator.notifications.waiters import OfferKey, WakeReason
 from orchestrator.protocols.bencher.channel.wire import serialize_claimed_job
-from orchestrator.services import Claimed
+from orchestrator.pubsub.hub import NotificationHub
+from orchestrator.pubsub.metrics import ATTEMPTS
+from orchestrator.pubsub.waiters import OfferKey, WakeReason
+from orchestrator.services import claiming, heartbeat, job_end
+from orchestrator.services.claiming import Claimed
 from runtime_jobs.db_errors import log_level_of
 from runtime_jobs.errors import LifecycleError
 from runtime_jobs.specs.oci import OCI
@@ -65,7 +65,7 @@ def claim_for_runner(worker: Worker) -> RunnerClaim:
     offer = Offer(worker.worker_id, worker.pool.slug, (OCI,), frozenset(labels), isolation)
     key = offer_key(worker.pool.slug, [OCI, labels, isolation])
     for _ in range(MAX_FAULTY_ORDERS):
-        claimed = services.claim(worker=worker, offer=offer, acknowledge=True)
+        claimed = claiming.claim(worker=worker, offer=offer, acknowledge=True)
         if claimed is None:
             break
         try:
@@ -82,7 +82,7 @@ def claim_for_runner(worker: Worker) -> RunnerClaim:
 def give_back(lease_ulid: str, worker: Worker) -> None:
     """Return a job to the queue that the runner has not received."""
     try:
-        services.release(lease_ulid=lease_ulid, worker=worker, message="The runner did not receive the job.")
+        heartbeat.release(lease_ulid=lease_ulid, worker=worker, message="The runner did not receive the job.")
     except StaleLease:
         pass  # it has expired
     except (DatabaseError, InterfaceError) as error:
@@ -92,7 +92,7 @@ def give_back(lease_ulid: str, worker: Worker) -> None:
 def _fail_order(claimed: Claimed, worker: Worker, error: Exception) -> None:
     message = f"The order of this job cannot be sent to a runner: {type(error).__name__}. Submit it again."
     try:
-        services.fail(
+        job_end.fail(
             lease_ulid=claimed.lease.lease_ulid,
             worker=worker,
             reason=FailureReason.WORKER_ERROR,

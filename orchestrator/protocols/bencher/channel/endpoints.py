@@ -15,19 +15,18 @@ from django.conf import settings
 from django.db import DatabaseError, InterfaceError
 
 from leases.fencing import newest_holding
+from orchestrator.core.db_scope import release_connection_after
+from orchestrator.core.principals import WorkerPrincipal
 from orchestrator.http.asgi.body_limit import Message, Receive, Send
 from orchestrator.http.asgi.client_identity import ClientIdentities
 from orchestrator.http.asgi.responses import PATH_PARAMS, ROUTE, overloaded, refuse_websocket
 from orchestrator.http.asgi.sockets import SocketDriver, SocketSession, handshake_request
 from orchestrator.http.asgi.thread_pools import OVERLOADS, ThreadPool
 from orchestrator.http.asgi.websocket_protocol import EXTENSION, WebSocketConnection
-from orchestrator.http.auth.principals import WorkerPrincipal
 from orchestrator.http.client_ip import rate_limit_key
-from orchestrator.http.db_scope import release_connection_after
 from orchestrator.http.errors.problems import ApiError, to_api_error
 from orchestrator.http.observability.access_log import AccessLogEntry
 from orchestrator.http.observability.request_context import new_context
-from orchestrator.notifications.hub import hub_of_running_loop
 from orchestrator.protocols.bencher.authentication import authenticate_runner
 from orchestrator.protocols.bencher.channel import messages, operations
 from orchestrator.protocols.bencher.channel.claims import JobWait, RunnerClaim, give_back
@@ -51,6 +50,7 @@ from orchestrator.protocols.bencher.channel.session import (
 from orchestrator.protocols.bencher.rate_limits import register_connect
 from orchestrator.protocols.bencher.resource_ids import parse_uuid
 from orchestrator.protocols.bencher.states import BencherStatus, job_status
+from orchestrator.pubsub.hub import hub_of_running_loop
 from orchestrator.results.processing import process
 from runtime_jobs.db_errors import fault_of, log_level_of
 from runtime_jobs.identifiers import public_id_of

@@ -15,12 +15,12 @@ from django.db import transaction
 from leases.errors import StaleLease
 from leases.fencing import newest_holding
 from leases.models import Lease
-from orchestrator import services
 from orchestrator.protocols.bencher.channel.messages import CanceledFrame, CompletedFrame, FailedFrame, FinalFrame
 from orchestrator.protocols.bencher.channel.session import CloseReason, LeasedJob, Reply, SilenceOutcome
 from orchestrator.protocols.bencher.states import BencherStatus, job_status
 from orchestrator.results.outputs import encode_output
 from orchestrator.results.processing import store_output
+from orchestrator.services import batch_calls, cancellation, expiry, heartbeat, job_end, late_results
 from orchestrator.services.batch_calls import WorkerHeartbeat
 from orchestrator.services.transitions import MAX_MESSAGE_LENGTH
 from runtime_jobs.control_characters import escape_controls
@@ -92,7 +92,7 @@ def mark_running(job: LeasedJob) -> Reply:
     """Acknowledge the lease and move the job to `executing`, in one transaction. A repetition renews the lease."""
     ref = _ref_of(job)
     try:
-        renewed = services.renew(lease_ulid=ref.lease_ulid, worker=ref.worker, reached=JobState.EXECUTING)
+        renewed = heartbeat.renew(lease_ulid=ref.lease_ulid, worker=ref.worker, reached=JobState.EXECUTING)
     except _CHANGED:
         return _reply_to_beat(_read(ref.job_ulid))
     return _reply_to_beat(renewed.job)
@@ -106,7 +106,7 @@ def renew_leases(jobs: list[LeasedJob]) -> dict[str, Reply]:
     """
     refs = {ref.lease_ulid: ref for ref in map(_ref_of, jobs)}
     heartbeats = {lease_ulid: WorkerHeartbeat(ref.worker) for lease_ulid, ref in refs.items()}
-    results = services.renew_across_workers(heartbeats)
+    results = batch_calls.renew_across_workers(heartbeats)
     replies: dict[str, Reply] = {}
     changed: list[str] = []
     for lease_ulid in refs:
@@ -149,13 +149,13 @@ def finish(job: LeasedJob, frame: FinalFrame) -> FinalOutcome:
             return FinalOutcome(Reply.REFUSED)
         try:
             if status is _CANCELED and found.is_held:
-                services.acknowledge_cancel(lease_ulid=ref.lease_ulid, worker=ref.worker)
+                job_end.acknowledge_cancel(lease_ulid=ref.lease_ulid, worker=ref.worker)
             elif status in _EFFECTIVE[type(frame)]:
                 return _apply(ref, found, frame, output)
         except _CHANGED as error:
             log.info("job %s has changed during a final message: %s", ref.job_ulid, error.code)
             # Else the result of a lease that has expired would not count before the scheduler process has ended it.
-            services.expire(job_ulid=ref.job_ulid)
+            expiry.expire(job_ulid=ref.job_ulid)
             found = _read(ref.job_ulid)
             continue
         return FinalOutcome(Reply.ACK)
@@ -187,12 +187,12 @@ class _Output:
 def _apply(ref: LeaseRef, job: Job, frame: FinalFrame, output: _Output) -> FinalOutcome:
     match frame:
         case CanceledFrame():
-            services.stop_by_worker(lease_ulid=ref.lease_ulid, worker=ref.worker)
+            cancellation.stop_by_worker(lease_ulid=ref.lease_ulid, worker=ref.worker)
             return FinalOutcome(Reply.ACK)
         case FailedFrame(error=error):
             exit_code = _exit_code(frame)
             reason = FailureReason.COMMAND_FAILED if exit_code else FailureReason.WORKER_ERROR
-            services.fail(
+            job_end.fail(
                 lease_ulid=ref.lease_ulid,
                 worker=ref.worker,
                 reason=reason,
@@ -210,9 +210,9 @@ def _complete(ref: LeaseRef, job: Job, frame: CompletedFrame, output: _Output) -
         return FinalOutcome(Reply.ACK)  # it has failed for good
     outcome: dict[str, Any] = {"worker": ref.worker, "exit_code": _exit_code(frame), "result": output.result}
     if is_late:
-        completed = services.complete_late(job_ulid=ref.job_ulid, **outcome)
+        completed = late_results.complete_late(job_ulid=ref.job_ulid, **outcome)
     else:
-        completed = services.complete(lease_ulid=ref.lease_ulid, **outcome)
+        completed = job_end.complete(lease_ulid=ref.lease_ulid, **outcome)
     completed.spec = job.spec  # never changes, and is not read again
     unread_job = completed if completed.state == JobState.PROCESSING else None
     return FinalOutcome(Reply.ACK, unread_job, output.body, output.result is not None)
@@ -236,7 +236,7 @@ def finish_late(worker: Worker, frame: FinalFrame) -> FinalOutcome:
 def expire(job: LeasedJob) -> SilenceOutcome:
     """End the lease of a runner that is silent, before its connection is closed."""
     ref = _ref_of(job)
-    services.expire(job_ulid=ref.job_ulid)
+    expiry.expire(job_ulid=ref.job_ulid)
     lease = Lease.objects.select_related("job").get(lease_ulid=ref.lease_ulid)
     has_timed_out = lease.job.failure_reason == FailureReason.TIMED_OUT
     reason = CloseReason.JOB_TIMEOUT_EXCEEDED if has_timed_out else CloseReason.HEARTBEAT_TIMEOUT

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 from django.db import DatabaseError, InterfaceError
 
+from orchestrator.core.db_scope import release_connection_after
 from orchestrator.http.asgi.thread_pools import ThreadPool
-from orchestrator.http.db_scope import release_connection_after
 from orchestrator.protocols.bencher.channel.session import ChannelSession
 from orchestrator.services.runner_channels import REPORT_SECONDS, report_channels
 from runtime_jobs.db_errors import log_level_of

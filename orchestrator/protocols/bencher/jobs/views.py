@@ -13,7 +13,6 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from leases.models import Lease
-from orchestrator import services
 from orchestrator.http.api.json_parser import body_of
 from orchestrator.protocols.bencher.base_view import BencherJSONRenderer, PublicView, list_response
 from orchestrator.protocols.bencher.errors import bad_request
@@ -27,6 +26,7 @@ from orchestrator.protocols.bencher.resource_ids import parse_uuid
 from orchestrator.protocols.bencher.states import JOB_STATUSES, BencherStatus, job_status
 from orchestrator.results.outputs import output_name, read_output
 from orchestrator.selectors.pending_reasons.reason import late_result_reason
+from orchestrator.services import cancellation
 from runtime_jobs.errors import NotFound
 from runtime_jobs.identifiers import public_id_of
 from runtime_jobs.models import Job, Project
@@ -87,7 +87,7 @@ class ProjectJobDetailView(PublicView):
         row = _find_job(changeable_project(request, project), job)
         change = ProjectJobChangeInput(data=body_of(request))
         change.is_valid(raise_exception=True)
-        canceled = services.cancel(
+        canceled = cancellation.cancel(
             job_ulid=row.job_ulid,
             actor=caller_of(request).actor,
             deadline_seconds=settings.CANCEL_DEADLINE_SECONDS,

@@ -3,13 +3,13 @@
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from orchestrator import services
 from orchestrator.http.api.json_parser import body_of
 from orchestrator.protocols.bencher.base_view import BencherView
 from orchestrator.protocols.bencher.organizations.openapi import CLAIM_ORGANIZATION_DOCS
 from orchestrator.protocols.bencher.organizations.wire import serialize_organization
 from orchestrator.protocols.bencher.permissions import caller_of
 from orchestrator.protocols.bencher.resource_ids import parse_resource_id, row_filter
+from orchestrator.services import tenants
 from orchestrator.services.tenants import NO_ORGANIZATION
 from runtime_jobs.errors import NotFound
 from runtime_jobs.models import Organization
@@ -31,7 +31,7 @@ class ClaimOrganizationView(BencherView):
         found = Organization.objects.filter(**row_filter(resource_id)).first()
         if found is None:
             raise NotFound(NO_ORGANIZATION)
-        claimed = services.claim_organization(
+        claimed = tenants.claim_organization(
             organization_id=found.pk, user=caller_of(request).user, **self.audit_arguments(request)
         )
         return Response(serialize_organization(claimed), status=201)

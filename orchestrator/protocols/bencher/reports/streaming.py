@@ -14,8 +14,7 @@ from django.http import StreamingHttpResponse
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from orchestrator.http.db_scope import release_connection_after
-from orchestrator.notifications.log_hub import SourceUnavailable
+from orchestrator.core.db_scope import release_connection_after
 from orchestrator.protocols.bencher.base_view import JSON, TOTAL_COUNT
 from orchestrator.protocols.bencher.reports.wire import (
     measured_document,
@@ -24,6 +23,7 @@ from orchestrator.protocols.bencher.reports.wire import (
     serialize_report,
     stored_counts,
 )
+from orchestrator.pubsub.log_hub import SourceUnavailable
 from orchestrator.results.models import Metric, Report
 from runtime_jobs.models import Project
 

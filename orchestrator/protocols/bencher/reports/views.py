@@ -12,6 +12,7 @@ from django.utils import timezone
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from orchestrator.core.operator_events import record_operator_event
 from orchestrator.http.api.json_parser import body_of
 from orchestrator.protocols.bencher.base_view import PublicView, list_response
 from orchestrator.protocols.bencher.errors import bad_request
@@ -32,7 +33,6 @@ from orchestrator.protocols.bencher.resource_ids import parse_resource_id, parse
 from orchestrator.results.models import Branch, Metric, ProjectResource, Report, Testbed
 from orchestrator.results.names import ResourceLimitReached, require_room
 from orchestrator.services.hardware_specs import lock_active
-from orchestrator.services.operator_events import record_operator_event
 from runtime_jobs.errors import NotFound, ResourceConflict
 from runtime_jobs.models import Project
 from runtime_jobs.resource_names import slugify, with_random_suffix

@@ -4,7 +4,6 @@ from django.db.models import Q
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from orchestrator import services
 from orchestrator.http.api.json_parser import body_of
 from orchestrator.protocols.bencher.base_view import BencherView, list_response
 from orchestrator.protocols.bencher.lists import contains, paginate, query_boolean, query_name, query_value
@@ -14,6 +13,7 @@ from orchestrator.protocols.bencher.runners.serializers import NewRunnerInput, R
 from orchestrator.protocols.bencher.runners.wire import key_document, runner_document
 from orchestrator.protocols.bencher.specs.views import find_spec
 from orchestrator.protocols.bencher.specs.wire import spec_document
+from orchestrator.services import runners
 from runtime_jobs.errors import NotFound
 from runtime_jobs.identifiers import uuid_of
 from workers.models import Worker
@@ -47,7 +47,7 @@ class RunnerListView(BencherView):
         """Create a runner and return its key, once. A slug that is taken is 409."""
         given = NewRunnerInput(data=body_of(request))
         given.is_valid(raise_exception=True)
-        worker, key = services.create_runner(**given.validated_data, **self.audit_arguments(request))
+        worker, key = runners.create_runner(**given.validated_data, **self.audit_arguments(request))
         return Response(key_document(worker, key), status=201)
 
 
@@ -65,7 +65,7 @@ class RunnerDetailView(BencherView):
         change = RunnerChangeInput(data=body_of(request))
         change.is_valid(raise_exception=True)
         worker_id = find_runner(runner).worker_id
-        changed = services.change_runner(worker_id=worker_id, **change.validated_data, **self.audit_arguments(request))
+        changed = runners.change_runner(worker_id=worker_id, **change.validated_data, **self.audit_arguments(request))
         return Response(runner_document(changed))
 
 
@@ -76,7 +76,7 @@ class RotateKeyView(BencherView):
     def post(self, request: Request, runner: str) -> Response:
         """Give a runner a new key and return it, once. The old one is refused from now on."""
         worker_id = find_runner(runner).worker_id
-        worker, key = services.rotate_runner_key(worker_id=worker_id, **self.audit_arguments(request))
+        worker, key = runners.rotate_runner_key(worker_id=worker_id, **self.audit_arguments(request))
         return Response(key_document(worker, key), status=201)
 
 
@@ -103,7 +103,7 @@ class RunnerSpecListView(BencherView):
         given.is_valid(raise_exception=True)
         worker_id = find_runner(runner).worker_id
         spec = find_spec(given.validated_data["spec"])
-        added = services.add_runner_spec(worker_id=worker_id, spec_uuid=spec.uuid, **self.audit_arguments(request))
+        added = runners.add_runner_spec(worker_id=worker_id, spec_uuid=spec.uuid, **self.audit_arguments(request))
         return Response(spec_document(added), status=201)
 
 
@@ -114,7 +114,7 @@ class RunnerSpecDetailView(BencherView):
     def delete(self, request: Request, runner: str, spec: str) -> Response:
         """End the association of a hardware spec with a runner. Running jobs continue."""
         worker_id, spec_uuid = find_runner(runner).worker_id, find_spec(spec).uuid
-        services.remove_runner_spec(worker_id=worker_id, spec_uuid=spec_uuid, **self.audit_arguments(request))
+        runners.remove_runner_spec(worker_id=worker_id, spec_uuid=spec_uuid, **self.audit_arguments(request))
         return Response(status=204)
 
 

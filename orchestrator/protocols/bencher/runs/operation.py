@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from datetime import datetime
 
+from orchestrator.core.unit_of_work import UnitOfWork, operation
 from orchestrator.images.references import InvalidReference, registry_url, resolve_digest
 from orchestrator.protocols.bencher.errors import bad_request
 from orchestrator.protocols.bencher.resource_ids import parse_uuid, row_filter
@@ -20,12 +21,10 @@ from orchestrator.results.names import (
 )
 from orchestrator.results.processing import store_results
 from orchestrator.results.reading import ReadingSettings, UnreadableResult, read_texts
-from orchestrator.services import Submission
 from orchestrator.services.admission import load_context
 from orchestrator.services.dependencies import EMPTY_SNAPSHOT
 from orchestrator.services.hardware_specs import lock_active
-from orchestrator.services.submission import admit_job, enqueue_job, new_job
-from orchestrator.services.unit_of_work import UnitOfWork, operation
+from orchestrator.services.submission import Submission, admit_job, enqueue_job, new_job
 from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import NotFound
 from runtime_jobs.models import Project

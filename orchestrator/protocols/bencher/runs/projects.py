@@ -4,6 +4,7 @@ from uuid import UUID
 
 from django.db.models import Q
 
+from orchestrator.core.unit_of_work import UnitOfWork
 from orchestrator.http.errors.problems import ApiError
 from orchestrator.protocols.bencher.authentication import LOG_IN_HINT, unauthenticated
 from orchestrator.protocols.bencher.errors import bad_request
@@ -16,7 +17,6 @@ from orchestrator.services.tenants import (
     is_claimed,
     lock_organization,
 )
-from orchestrator.services.unit_of_work import UnitOfWork
 from runtime_jobs.errors import NotFound
 from runtime_jobs.models import Project
 from runtime_jobs.models.tenants import Visibility

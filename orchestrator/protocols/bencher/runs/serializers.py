@@ -10,7 +10,7 @@ from uuid import UUID
 
 from rest_framework import serializers
 
-from orchestrator.http.api.datetimes import INVALID_TIMESTAMP, parse_timestamp
+from orchestrator.core.datetimes import INVALID_TIMESTAMP, parse_timestamp
 from orchestrator.http.api.fields import (
     StrictBooleanField,
     StrictCharField,

@@ -4,7 +4,6 @@ from django.db.models import Q, QuerySet
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from orchestrator import services
 from orchestrator.http.api.json_parser import body_of
 from orchestrator.protocols.bencher.base_view import BencherView, list_response
 from orchestrator.protocols.bencher.lists import contains, paginate, query_boolean, query_name, query_value
@@ -12,6 +11,7 @@ from orchestrator.protocols.bencher.resource_ids import parse_resource_id, row_f
 from orchestrator.protocols.bencher.specs import openapi
 from orchestrator.protocols.bencher.specs.serializers import NewSpecInput, SpecChangeInput
 from orchestrator.protocols.bencher.specs.wire import spec_document
+from orchestrator.services import hardware_specs
 from runtime_jobs.errors import NotFound
 from workers.models import HardwareSpec
 
@@ -44,7 +44,7 @@ class SpecListView(BencherView):
         given = NewSpecInput(data=body_of(request))
         given.is_valid(raise_exception=True)
         values = given.validated_data
-        spec = services.create_spec(
+        spec = hardware_specs.create_spec(
             name=values["name"],
             slug=values.get("slug"),
             hardware=given.hardware(),
@@ -67,7 +67,7 @@ class SpecDetailView(BencherView):
         """Rename, archive or restore a spec, or make it the fallback."""
         change = SpecChangeInput(data=body_of(request))
         change.is_valid(raise_exception=True)
-        changed = services.change_spec(
+        changed = hardware_specs.change_spec(
             spec_uuid=find_spec(spec).uuid, **change.validated_data, **self.audit_arguments(request)
         )
         return Response(spec_document(changed))
@@ -75,7 +75,7 @@ class SpecDetailView(BencherView):
     @openapi.DELETE_SPEC_DOCS
     def delete(self, request: Request, spec: str) -> Response:
         """Delete a spec to which no runner and no job refers."""
-        services.delete_spec(spec_uuid=find_spec(spec).uuid, **self.audit_arguments(request))
+        hardware_specs.delete_spec(spec_uuid=find_spec(spec).uuid, **self.audit_arguments(request))
         return Response(status=204)
 
 

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from leases.scheduling.claims import Offer
-from orchestrator import services
+from orchestrator.core.idempotency import IdempotentRequest
 from orchestrator.http.auth.authentication import touch_last_seen
 from orchestrator.protocols.delta.runners import wire
-from orchestrator.services import Claimed
-from orchestrator.services.idempotency import IdempotentRequest
+from orchestrator.services import claiming
+from orchestrator.services.claiming import Claimed
 from runtime_jobs.specs import STEPS
 from workers.models import Worker
 from workers.registry.matching import offer_of
@@ -34,7 +34,7 @@ def claim_for_runner(
         IdempotencyConflict: The key was used with another request.
     """
     touch_last_seen(worker)
-    return services.claim(worker=worker, offer=_offer(worker, capabilities), acknowledge=True, idempotency=idempotency)
+    return claiming.claim(worker=worker, offer=_offer(worker, capabilities), acknowledge=True, idempotency=idempotency)
 
 
 def _offer(worker: Worker, tags: Sequence[str] | None) -> Offer:

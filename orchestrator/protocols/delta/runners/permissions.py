@@ -11,10 +11,10 @@ from rest_framework.request import Request
 
 from leases.errors import StaleLease
 from leases.models import Lease
+from orchestrator.core.principals import WorkerPrincipal
 from orchestrator.http.api.calls import AuthenticatedRequest
 from orchestrator.http.auth.authentication import touch_last_seen
 from orchestrator.http.auth.permissions import IsWorker
-from orchestrator.http.auth.principals import WorkerPrincipal
 from runtime_jobs.errors import Invalid
 from runtime_jobs.identifiers import is_id
 from workers.models import Pool, Worker

@@ -10,7 +10,7 @@ from typing import Any
 
 from rest_framework import serializers
 
-from orchestrator.http.api.datetimes import INVALID_TIMESTAMP, format_timestamp, parse_timestamp
+from orchestrator.core.datetimes import INVALID_TIMESTAMP, format_timestamp, parse_timestamp
 from orchestrator.http.api.fields import (
     SanitizedTextField,
     StrictBooleanField,
@@ -21,7 +21,7 @@ from orchestrator.http.api.fields import (
 )
 from orchestrator.http.observability.log_redaction import redacted
 from orchestrator.protocols.delta.states import CANCEL, CANCELED, FAILURES, SUCCEEDED
-from orchestrator.services import ArtifactRef
+from orchestrator.services.job_end import ArtifactRef
 from runtime_jobs.control_characters import wrong_label
 
 MAX_ARTIFACTS = 100

@@ -6,19 +6,19 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from orchestrator import services
+from orchestrator.core.principals import worker_of
 from orchestrator.http.api.headers import idempotent_request
 from orchestrator.http.api.json_parser import body_of
 from orchestrator.http.auth.authentication import BearerToken
 from orchestrator.http.auth.client_certificates import ProxyClientCertAuth
 from orchestrator.http.auth.permissions import IsWorker
-from orchestrator.http.auth.principals import worker_of
 from orchestrator.protocols.delta import errors
 from orchestrator.protocols.delta.openapi import DeltaSchema
 from orchestrator.protocols.delta.runners import openapi, serializers, wire
 from orchestrator.protocols.delta.runners.leases import claim_for_runner, lease_granted
 from orchestrator.protocols.delta.runners.permissions import CanUseLease, worker_for_lease
 from orchestrator.protocols.delta.states import FAILURES, SUCCEEDED
+from orchestrator.services import heartbeat, job_end
 from runtime_jobs.models import Job
 from runtime_jobs.states import JobState
 from workers.models import Worker
@@ -77,7 +77,7 @@ class AckLeaseView(DeltaRunnerView):
         """Acknowledge a new lease. Repeats have no effect."""
         message = serializers.AckLease(data=body_of(request))
         worker = self.authenticate_message(message)
-        job = services.acknowledge(lease_ulid=self.lease_id, worker=worker, runner=message.validated_data["runner_id"])
+        job = heartbeat.acknowledge(lease_ulid=self.lease_id, worker=worker, runner=message.validated_data["runner_id"])
         return Response(wire.lease_accepted(self.lease_id, job))
 
 
@@ -91,7 +91,7 @@ class HeartbeatView(DeltaRunnerView):
         """Extend the lease. The first heartbeat starts the phase `executing`; the response has the cancel request."""
         message = serializers.RunnerHeartbeat(data=body_of(request))
         worker = self.authenticate_message(message)
-        renewed = services.renew(
+        renewed = heartbeat.renew(
             lease_ulid=self.lease_id,
             worker=worker,
             reached=JobState.EXECUTING,
@@ -123,8 +123,8 @@ def _end_job(lease_id: str, worker: Worker, message: serializers.RunnerComplete)
         "runner": validated["runner_id"],
     }
     if validated["status"] == SUCCEEDED:
-        return services.complete(**arguments)
-    return services.fail(**arguments, reason=FAILURES[validated["status"]], message=validated["summary"] or "")
+        return job_end.complete(**arguments)
+    return job_end.fail(**arguments, reason=FAILURES[validated["status"]], message=validated["summary"] or "")
 
 
 class CancelAckView(DeltaRunnerView):
@@ -135,7 +135,7 @@ class CancelAckView(DeltaRunnerView):
         """End the job as canceled, after a cancel was requested. A repeat returns the same response."""
         message = serializers.CancelAck(data=body_of(request))
         worker = self.authenticate_message(message)
-        job = services.acknowledge_cancel(
+        job = job_end.acknowledge_cancel(
             lease_ulid=self.lease_id,
             worker=worker,
             message=message.validated_data["summary"] or "",

@@ -7,12 +7,12 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from orchestrator import services
+from orchestrator.core.idempotency import IdempotentRequest
+from orchestrator.core.principals import client_of
 from orchestrator.http.api.headers import idempotent_request
 from orchestrator.http.api.json_parser import body_of
 from orchestrator.http.api.query_parameters import StrictQueryMixin
 from orchestrator.http.auth.permissions import HasScope
-from orchestrator.http.auth.principals import client_of
 from orchestrator.http.client_ip import client_address
 from orchestrator.http.errors.problems import ApiError
 from orchestrator.http.observability.request_context import context_of
@@ -22,9 +22,8 @@ from orchestrator.protocols.delta.runs import openapi
 from orchestrator.protocols.delta.runs.serializers import CancelRun, RerunRun, StartRun, steps_spec
 from orchestrator.protocols.delta.runs.wire import serialize_run
 from orchestrator.protocols.delta.states import RUN_STATES
-from orchestrator.services import BatchJob, BatchOutcome, BatchSubmission, project_defaults
-from orchestrator.services.batches import OPTIONAL, state_of
-from orchestrator.services.idempotency import IdempotentRequest
+from orchestrator.services import batches, project_defaults
+from orchestrator.services.batches import OPTIONAL, BatchJob, BatchOutcome, BatchSubmission, state_of
 from runtime_jobs.errors import Invalid, NotFound
 from runtime_jobs.models import Batch, Job, Project
 from runtime_jobs.models.tenants import Scope
@@ -66,7 +65,7 @@ class RunCreateView(DeltaRunView):
         body.is_valid(raise_exception=True)
         project = _project(request, body)
         source = _source(body, project)
-        outcome = services.submit_batch(
+        outcome = batches.submit_batch(
             _submission(request, body, project, source),
             _jobs(body, project, source),
             policy_for=configured_policy,
@@ -100,7 +99,7 @@ class CancelRunView(DeltaRunView):
         """Cancel the waiting jobs of the run, and request its running jobs to stop. Repeats have no effect."""
         body = CancelRun(data=body_of(request))
         body.is_valid(raise_exception=True)
-        outcome = services.cancel_batch(
+        outcome = batches.cancel_batch(
             batch_ulid=self.get_batch(batch_id).batch_ulid,
             actor=client_of(request).actor,
             deadline_seconds=settings.CANCEL_DEADLINE_SECONDS,
@@ -118,7 +117,7 @@ class RerunRunView(DeltaRunView):
         RerunRun(data=body_of(request)).is_valid(raise_exception=True)
         original = self.get_batch(batch_id)
         idempotency = _required_idempotency(request, f"rerun {original.batch_ulid}")
-        outcome = services.rerun_batch(
+        outcome = batches.rerun_batch(
             batch_ulid=original.batch_ulid,
             policy_for=configured_policy,
             default_pool=settings.DEFAULT_POOL,

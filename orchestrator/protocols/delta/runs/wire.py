@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import Any
 
-from orchestrator.http.api.datetimes import format_timestamp
+from orchestrator.core.datetimes import format_timestamp
 from orchestrator.protocols.delta.states import CANCEL_REQUESTED, RUN_JOB_STATES, RUN_STATES, TIMED_OUT
 from runtime_jobs.batch_state import BatchState
 from runtime_jobs.models import Artifact, Batch, FailureExplanation, Job

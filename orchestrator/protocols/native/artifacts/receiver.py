@@ -11,9 +11,9 @@ from django.http import HttpRequest
 
 from orchestrator.artifacts.addresses import PREFIX, InvalidAddress, ObjectAddress, read_address
 from orchestrator.artifacts.storage import ObjectPart, is_file_storage
+from orchestrator.core.db_scope import release_connections
 from orchestrator.http.asgi.body_limit import Message, too_large
 from orchestrator.http.asgi.upload_body import UPLOAD, UploadLimits, Uploads
-from orchestrator.http.db_scope import release_connections
 from orchestrator.http.errors.problems import ApiError
 
 ADDRESS: Final = "orchestrator.object_address"  # key of the scope: the address, as it was when the request began

@@ -20,17 +20,18 @@ from rest_framework.views import APIView
 from rest_framework.viewsets import GenericViewSet
 
 from leases.errors import StaleLease
-from orchestrator import services
+from orchestrator.artifacts import piece_operations
 from orchestrator.artifacts.addresses import MODELS
+from orchestrator.artifacts.operations import begin_cache_entry, find_cache_entry
 from orchestrator.artifacts.pieces import MAX_PIECE_BYTES, close_artifact, store_piece
 from orchestrator.artifacts.storage import OCTETS, artifact_storage
 from orchestrator.artifacts.uploads import store_upload, with_confirmed
+from orchestrator.core.principals import client_of
 from orchestrator.http.api.fields import parse
 from orchestrator.http.api.json_parser import body_of, require_uncompressed
 from orchestrator.http.api.query_parameters import LIST_PARAMETERS, StrictQueryMixin
 from orchestrator.http.asgi.body_limit import too_large
 from orchestrator.http.auth.permissions import HasScope
-from orchestrator.http.auth.principals import client_of
 from orchestrator.http.errors.problems import ApiError
 from orchestrator.http.ranged_response import RangeNotSatisfiable, ranged_response
 from orchestrator.protocols.native.artifacts import openapi, serializers, wire
@@ -105,7 +106,7 @@ class LeaseObjectViewSet(WorkerViewSet):
     def begin_artifact(self, request: Request, lease_id: str) -> Response:
         """Announce an artifact. It becomes visible when its whole content was sent to `upload_url`."""
         validated = parse(serializers.NewArtifactInput, body_of(request))
-        artifact = services.begin_lease_artifact(lease_ulid=lease_id, worker=self.worker, **validated)
+        artifact = piece_operations.begin_lease_artifact(lease_ulid=lease_id, worker=self.worker, **validated)
         return Response(wire.serialize_upload(artifact), status=201)
 
     @openapi.CLOSE_ARTIFACT
@@ -122,14 +123,14 @@ class LeaseObjectViewSet(WorkerViewSet):
     def restore_cache(self, request: Request, lease_id: str) -> Response:
         """Find the cache entry that the job restores. A job must succeed without one."""
         validated = parse(serializers.RestoreCacheInput, body_of(request))
-        entry = services.find_cache_entry(lease_ulid=lease_id, worker=self.worker, **validated)
+        entry = find_cache_entry(lease_ulid=lease_id, worker=self.worker, **validated)
         return Response(wire.serialize_cache_download(entry, timezone.now()))
 
     @openapi.SAVE_CACHE
     def save_cache(self, request: Request, lease_id: str) -> Response:
         """Announce a cache entry. An entry never changes: with a key that is taken there is no address."""
         validated = parse(serializers.SaveCacheInput, body_of(request))
-        entry = services.begin_cache_entry(lease_ulid=lease_id, worker=self.worker, **validated)
+        entry = begin_cache_entry(lease_ulid=lease_id, worker=self.worker, **validated)
         return Response(wire.serialize_cache_upload(entry), status=201 if entry else 200)
 
 

@@ -4,7 +4,7 @@ from datetime import datetime
 from typing import Any
 
 from orchestrator.artifacts.addresses import download_url, upload_url
-from orchestrator.http.api.datetimes import format_timestamp
+from orchestrator.core.datetimes import format_timestamp
 from runtime_jobs.models import CacheEntry, StoredArtifact
 
 

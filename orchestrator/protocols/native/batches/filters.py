@@ -3,9 +3,9 @@
 import django_filters
 from django.db.models import Q, QuerySet
 
-from orchestrator.http.api.datetimes import TimestampFilter
+from orchestrator.core.datetimes import TimestampFilter
 from orchestrator.protocols.native.batches.wire import CHECK_STATUSES
-from orchestrator.selectors.workflow_runs import JOB_STATES
+from orchestrator.workflows.run_reads import JOB_STATES
 from runtime_jobs.models import Batch, Job, WorkflowEvent
 
 

@@ -17,8 +17,8 @@ from orchestrator.http.api.fields import (
     StrictSerializer,
 )
 from orchestrator.protocols.native.serializers import SLUG
-from orchestrator.selectors.workflow_runs import RunStatus
-from orchestrator.services import RerunScope
+from orchestrator.workflows.reruns import RerunScope
+from orchestrator.workflows.run_reads import RunStatus
 from runtime_jobs.batch_state import BatchState
 from runtime_jobs.models import RunHold, WorkflowEvent
 from runtime_jobs.models.workflow_runs import MAX_FILE, MAX_REF

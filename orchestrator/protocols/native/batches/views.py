@@ -10,13 +10,12 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.viewsets import GenericViewSet
 
-from orchestrator import services
+from orchestrator.core.principals import client_of
 from orchestrator.http.api.fields import parse
 from orchestrator.http.api.headers import idempotent_request
 from orchestrator.http.api.json_parser import body_of
 from orchestrator.http.api.query_parameters import LIST_PARAMETERS, StrictQueryMixin
 from orchestrator.http.auth.permissions import HasScope
-from orchestrator.http.auth.principals import client_of
 from orchestrator.http.client_ip import client_address
 from orchestrator.http.observability.request_context import context_of
 from orchestrator.protocols.native.batches import openapi, wire
@@ -28,9 +27,11 @@ from orchestrator.protocols.native.batches.serializers import (
     StartWorkflowRunInput,
     edit_of,
 )
-from orchestrator.services import RerunRequest, RerunScope, WorkflowRunOutcome
-from orchestrator.services.batches import aggregated_state
+from orchestrator.services.batches import aggregated_state, cancel_batch
+from orchestrator.workflows import approval, pins
 from orchestrator.workflows.requests import RunStart, rerun, start_run
+from orchestrator.workflows.reruns import RerunRequest, RerunScope
+from orchestrator.workflows.runs import WorkflowRunOutcome
 from runtime_jobs.errors import NotFound, ResourceConflict
 from runtime_jobs.identifiers import ULID_PATTERN
 from runtime_jobs.models import Batch, Job, Repository, WorkflowEvent, WorkflowRun
@@ -115,7 +116,7 @@ class BatchViewSet(StrictQueryMixin, GenericViewSet):
     def cancel(self, request: Request, batch_id: str) -> Response:
         """Cancel all open jobs of a batch (200), or request their workers to stop (202). Repeats change nothing."""
         validated = parse(CancelBatchInput, body_of(request))
-        outcome = services.cancel_batch(
+        outcome = cancel_batch(
             batch_ulid=self.get_object().batch_ulid,
             actor=client_of(request).actor,
             deadline_seconds=settings.CANCEL_DEADLINE_SECONDS,
@@ -145,7 +146,7 @@ class BatchViewSet(StrictQueryMixin, GenericViewSet):
     def approve(self, request: Request, batch_id: str) -> Response:
         """Approve a workflow run with code of a fork. Its jobs may then be claimed."""
         batch = self.get_object()
-        services.approve_workflow_run(
+        approval.approve_workflow_run(
             run_id=self._run(batch).pk, actor=client_of(request).actor, source_address=client_address(request)
         )
         return Response(_in_detail(self.get_object()))
@@ -164,7 +165,7 @@ class BatchViewSet(StrictQueryMixin, GenericViewSet):
 
     def _pin(self, request: Request, *, pinned: bool) -> Response:
         validated = parse(PinBatchInput, body_of(request))
-        services.pin_workflow_run(
+        pins.pin_workflow_run(
             run_id=self._run(self.get_object()).pk,
             pinned=pinned,
             actor=client_of(request).actor,

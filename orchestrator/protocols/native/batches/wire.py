@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from typing import Any
 
-from orchestrator.http.api.datetimes import format_timestamp
-from orchestrator.selectors.workflow_runs import RunStatus, job_status, state_from_jobs
+from orchestrator.core.datetimes import format_timestamp
+from orchestrator.workflows.run_reads import RunStatus, job_status, state_from_jobs
 from runtime_jobs.batch_state import BatchState
 from runtime_jobs.models import Batch, Job, WorkflowRun
 from runtime_jobs.specs.actions import conclusion_of

@@ -10,11 +10,11 @@ from rest_framework.response import Response
 from rest_framework.viewsets import GenericViewSet
 
 from leases.models import Breaker, BreakerState
-from orchestrator import services
+from orchestrator.core.principals import client_of
 from orchestrator.http.api.json_parser import body_of
 from orchestrator.http.api.query_parameters import LIST_PARAMETERS, StrictQueryMixin
 from orchestrator.http.auth.permissions import HasScope
-from orchestrator.http.auth.principals import client_of
+from orchestrator.incidents import breakers
 from orchestrator.protocols.native.breakers import openapi
 from orchestrator.protocols.native.breakers.serializers import ResetBreakerInput
 from orchestrator.protocols.native.breakers.wire import serialize_breaker
@@ -68,7 +68,7 @@ class BreakerViewSet(StrictQueryMixin, GenericViewSet):
         body.is_valid(raise_exception=True)
         validated = body.validated_data
         visible_organization(client_of(request), validated["org_slug"])
-        breaker = services.reset_breaker(
+        breaker = breakers.reset_breaker(
             org_slug=validated["org_slug"],
             job_type=validated["job_type"],
             **audit_arguments(request, validated["reason"]),

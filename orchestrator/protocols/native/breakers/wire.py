@@ -3,7 +3,7 @@
 from typing import Any
 
 from leases.models import Breaker, BreakerState
-from orchestrator.http.api.datetimes import format_timestamp
+from orchestrator.core.datetimes import format_timestamp
 
 
 def serialize_breaker(breaker: Breaker) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from rest_framework import serializers
 
 from orchestrator.bulk_actions.actions import ACTIONS, JOB
 from orchestrator.bulk_actions.models import MAX_REASON_LENGTH, BulkStatus
-from orchestrator.http.api.datetimes import format_timestamp
+from orchestrator.core.datetimes import format_timestamp
 from orchestrator.http.api.fields import (
     SanitizedTextField,
     StrictBooleanField,
@@ -17,7 +17,7 @@ from orchestrator.http.api.fields import (
     StrictSerializer,
     TimestampField,
 )
-from orchestrator.models import IncidentKind, IncidentStatus
+from orchestrator.incidents.models import IncidentKind, IncidentStatus
 from orchestrator.protocols.native.serializers import SLUG, ActorOutput
 from runtime_jobs.control_characters import wrong_label
 from runtime_jobs.identifiers import ULID_PATTERN

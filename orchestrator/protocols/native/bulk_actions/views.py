@@ -10,20 +10,18 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.viewsets import GenericViewSet
 
-from orchestrator import services
 from orchestrator.bulk_actions.actions import ACTIONS
-from orchestrator.bulk_actions.models import BulkStatus, TargetOutcome
+from orchestrator.bulk_actions.models import BulkAction, BulkStatus, BulkTarget, TargetOutcome
+from orchestrator.bulk_actions.operations import NO_BULK_ACTION, abort_bulk_action, start_bulk_action
 from orchestrator.bulk_actions.targets import count_targets, store_targets
+from orchestrator.core.principals import client_of
 from orchestrator.http.api.headers import idempotent_request
 from orchestrator.http.api.json_parser import body_of
 from orchestrator.http.api.query_parameters import LIST_PARAMETERS, StrictQueryMixin
 from orchestrator.http.auth.permissions import HasScope
-from orchestrator.http.auth.principals import client_of
 from orchestrator.http.client_ip import client_address
-from orchestrator.models import BulkAction, BulkTarget
 from orchestrator.protocols.native.bulk_actions import openapi, serializers, wire
 from orchestrator.protocols.native.organizations import visible_organization
-from orchestrator.services.bulk_actions import NO_BULK_ACTION
 from runtime_jobs.errors import NotFound
 from runtime_jobs.models.tenants import Scope
 
@@ -86,7 +84,7 @@ class BulkActionViewSet(StrictQueryMixin, GenericViewSet):
             limit = settings.BULK_ACTION_TARGETS
             matched = count_targets(validated["action"], organization.slug, validated["filter"], limit=limit)
             return Response({"matched": matched, "limit": limit})
-        row, is_new = services.start_bulk_action(
+        row, is_new = start_bulk_action(
             organization=organization,
             action=validated["action"],
             filters=validated["filter"],
@@ -107,7 +105,7 @@ class BulkActionViewSet(StrictQueryMixin, GenericViewSet):
         body = serializers.AbortBulkActionInput(data=body_of(request))
         body.is_valid(raise_exception=True)
         self._own_action(bulk_action_id)
-        row = services.abort_bulk_action(
+        row = abort_bulk_action(
             bulk_action_ulid=bulk_action_id,
             reason=body.validated_data["reason"],
             actor=client_of(request).actor,

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from orchestrator.http.api.datetimes import format_timestamp
-from orchestrator.models import BulkAction, BulkTarget
+from orchestrator.bulk_actions.models import BulkAction, BulkTarget
+from orchestrator.core.datetimes import format_timestamp
 
 
 def serialize_bulk_action(row: BulkAction) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from rest_framework import serializers
 
 from orchestrator.http.api.fields import StrictCharField
-from orchestrator.models import IncidentKind, IncidentStatus
+from orchestrator.incidents.models import IncidentKind, IncidentStatus
 from orchestrator.protocols.native.limits.serializers import ReasonInput, UntilField
 from orchestrator.protocols.native.serializers import SLUG, ActorOutput
 

@@ -11,13 +11,14 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.viewsets import GenericViewSet
 
-from orchestrator import services
+from orchestrator.core.principals import client_of
 from orchestrator.http.api.json_parser import body_of
 from orchestrator.http.api.pagination import NewestFirst
 from orchestrator.http.api.query_parameters import LIST_PARAMETERS, StrictQueryMixin
 from orchestrator.http.auth.permissions import HasScope
-from orchestrator.http.auth.principals import client_of
-from orchestrator.models import Incident, IncidentKind, IncidentMode, IncidentStatus
+from orchestrator.incidents import incident_mode
+from orchestrator.incidents.models import Incident, IncidentKind, IncidentMode, IncidentStatus
+from orchestrator.incidents.operations import acknowledge_incident, resolve_incident
 from orchestrator.protocols.native.incidents import openapi
 from orchestrator.protocols.native.incidents.serializers import (
     BeginIncidentModeInput,
@@ -101,13 +102,13 @@ class IncidentViewSet(StrictQueryMixin, GenericViewSet):
     @action(detail=True, methods=["post"])
     def acknowledge(self, request: Request, incident_id: str) -> Response:
         """Record that a person works on the incident. A second call changes nothing."""
-        return self._change(request, services.acknowledge_incident)
+        return self._change(request, acknowledge_incident)
 
     @openapi.RESOLVE_INCIDENT
     @action(detail=True, methods=["post"])
     def resolve(self, request: Request, incident_id: str) -> Response:
         """Resolve the incident. Its job stays failed. A second call changes nothing."""
-        return self._change(request, services.resolve_incident)
+        return self._change(request, resolve_incident)
 
     def _change(self, request: Request, operation: Callable[..., Incident]) -> Response:
         body = IncidentReasonInput(data=body_of(request))
@@ -151,7 +152,7 @@ class IncidentModeViewSet(StrictQueryMixin, GenericViewSet):
         body.is_valid(raise_exception=True)
         validated = body.validated_data
         visible_organization(client_of(request), validated["org_slug"])
-        mode = services.begin_incident_mode(
+        mode = incident_mode.begin_incident_mode(
             org_slug=validated["org_slug"], until=validated["until"], **audit_arguments(request, validated["reason"])
         )
         return Response(serialize_incident_mode(mode))
@@ -164,5 +165,5 @@ class IncidentModeViewSet(StrictQueryMixin, GenericViewSet):
         body.is_valid(raise_exception=True)
         org_slug = body.validated_data["org_slug"]
         visible_organization(client_of(request), org_slug)
-        services.end_incident_mode(org_slug=org_slug, **audit_arguments(request, body.validated_data["reason"]))
+        incident_mode.end_incident_mode(org_slug=org_slug, **audit_arguments(request, body.validated_data["reason"]))
         return Response(status=204)

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from orchestrator.http.api.datetimes import format_timestamp
-from orchestrator.models import Incident, IncidentMode
+from orchestrator.core.datetimes import format_timestamp
+from orchestrator.incidents.models import Incident, IncidentMode
 from orchestrator.protocols.native.limits.wire import serialize_actor
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import django_filters
 
-from orchestrator.http.api.datetimes import TimestampFilter
+from orchestrator.core.datetimes import TimestampFilter
 from runtime_jobs.models import Job
 from runtime_jobs.models.jobs import JobQuerySet
 from runtime_jobs.specs import JOB_TYPES

@@ -11,8 +11,8 @@ from orchestrator.http.asgi.stream_responses import EVENTS, TEXT, can_stream, un
 from orchestrator.http.asgi.streams import CountedResponse, registry
 from orchestrator.http.auth.credentials import credential_of
 from orchestrator.http.errors.problems import ApiError
-from orchestrator.selectors import job_log_events, job_logs
 from orchestrator.selectors.job_steps import steps_of
+from orchestrator.step_logs import job_log_events, job_log_reads
 from runtime_jobs.errors import NotFound
 from runtime_jobs.models import Job
 
@@ -41,10 +41,10 @@ def log_response(job: Job, *, follow: bool, request: Request) -> HttpResponseBas
     if request.method == "HEAD":
         response = HttpResponse(content_type=TEXT)
     elif is_asgi:
-        content = job_logs.stream(job.job_ulid, follow=follow)
+        content = job_log_reads.stream(job.job_ulid, follow=follow)
         response = _counted(content, job, request, kind="follow" if follow else "read", content_type=TEXT)
     else:
-        response = StreamingHttpResponse(job_logs.stored(job.job_ulid), content_type=TEXT)
+        response = StreamingHttpResponse(job_log_reads.stored(job.job_ulid), content_type=TEXT)
     return unbuffered(response)
 
 
@@ -65,9 +65,9 @@ def step_log_response(job: Job, step: int, *, request: Request) -> HttpResponseB
     if request.method == "HEAD":
         return unbuffered(HttpResponse(content_type=TEXT))
     if can_stream(request):
-        content = job_logs.stream_step(job.job_ulid, step)
+        content = job_log_reads.stream_step(job.job_ulid, step)
         return unbuffered(_counted(content, job, request, kind="read", content_type=TEXT))
-    return unbuffered(StreamingHttpResponse(job_logs.stored_step(job.job_ulid, step), content_type=TEXT))
+    return unbuffered(StreamingHttpResponse(job_log_reads.stored_step(job.job_ulid, step), content_type=TEXT))
 
 
 def event_response(job: Job, request: Request) -> HttpResponseBase:

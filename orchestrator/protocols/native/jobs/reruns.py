@@ -6,17 +6,18 @@ from typing import Any, Final
 from django.conf import settings
 from rest_framework.exceptions import ValidationError
 
-from orchestrator import services
+from orchestrator.core.principals import client_of
+from orchestrator.evidence.replay_comparison import differences
 from orchestrator.http.api.calls import ApiAnswer, ApiCall
 from orchestrator.http.api.fields import parse
 from orchestrator.http.api.headers import idempotent_request
 from orchestrator.http.api.merge_patch import apply_merge_patch
 from orchestrator.http.api.spec_serializers import SPEC_PARSERS, parse_spec
-from orchestrator.http.auth.principals import client_of
 from orchestrator.protocols.native.jobs import wire
 from orchestrator.protocols.native.jobs.serializers import RerunJobInput
-from orchestrator.replays.comparison import differences
-from orchestrator.services import ConcurrencyGroup, Submission
+from orchestrator.services import submission
+from orchestrator.services.concurrency import ConcurrencyGroup
+from orchestrator.services.submission import Submission
 from runtime_jobs.errors import NotRetryable
 from runtime_jobs.models import Job
 from runtime_jobs.priorities import PRIORITIES
@@ -45,7 +46,7 @@ def rerun(call: ApiCall, original: Job) -> ApiAnswer:
     spec = _changed_spec(original.job_type, before, validated["spec"])
     changed = _changed_paths(before, spec)
     facts = {"rerun_of": original.root_job_ulid, "changed_paths": changed, "reason": validated["reason"] or None}
-    outcome = services.submit(
+    outcome = submission.submit(
         Submission(
             org_slug=original.org_slug,
             project_slug=original.project_slug,

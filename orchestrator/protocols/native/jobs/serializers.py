@@ -22,7 +22,7 @@ from orchestrator.http.api.spec_serializers import (
 )
 from orchestrator.protocols.native.serializers import SLUG, ActorOutput, ProgressInput, RawEntry
 from orchestrator.selectors.pending_reasons.reason import ReasonCode
-from orchestrator.services import OnConflict
+from orchestrator.services.concurrency import OnConflict
 from runtime_jobs.control_characters import wrong_label
 from runtime_jobs.identifiers import ULID_PATTERN
 from runtime_jobs.models import FailureExplanation, StepAnnotation

@@ -13,7 +13,8 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.viewsets import GenericViewSet
 
-from orchestrator import services
+from orchestrator.core.idempotency import key_of
+from orchestrator.core.principals import client_of
 from orchestrator.http.api.calls import ApiAnswer, ApiCall, respond
 from orchestrator.http.api.fields import parse
 from orchestrator.http.api.headers import idempotent_request
@@ -21,7 +22,6 @@ from orchestrator.http.api.json_parser import body_of
 from orchestrator.http.api.query_parameters import LIST_PARAMETERS, StrictQueryMixin, invalid_query
 from orchestrator.http.asgi.stream_responses import EventStreamRenderer, PlainTextRenderer
 from orchestrator.http.auth.permissions import HasScope
-from orchestrator.http.auth.principals import client_of
 from orchestrator.protocols.native.errors import error_result, to_recorded_error
 from orchestrator.protocols.native.jobs import reruns, wire
 from orchestrator.protocols.native.jobs.filters import AnyJobFilters, RuntimeJobFilters
@@ -44,9 +44,12 @@ from orchestrator.protocols.native.jobs.serializers import (
 from orchestrator.protocols.native.organizations import NO_ORGANIZATION
 from orchestrator.selectors.job_steps import annotations_of, steps_of
 from orchestrator.selectors.pending_reasons.service import pending_for
-from orchestrator.services import ConcurrencyGroup, OnConflict, OperationResult, Submission
+from orchestrator.services import bulk_submit, cancellation, retries
+from orchestrator.services import submission as submission_operations
+from orchestrator.services.concurrency import ConcurrencyGroup, OnConflict
 from orchestrator.services.dependencies import get_roots
-from orchestrator.services.idempotency import key_of
+from orchestrator.services.submission import Submission
+from orchestrator.services.transitions import OperationResult
 from runtime_jobs.errors import LifecycleError, NotFound
 from runtime_jobs.identifiers import ULID_PATTERN
 from runtime_jobs.models import FailureExplanation, Job, JobEvent
@@ -92,7 +95,7 @@ ANY_JOBS = JobCollection("/v1/jobs", "submit any", SubmitAnyJobInput, wire.seria
 def submit(call: ApiCall, collection: JobCollection) -> ApiAnswer:
     """Queue a new job."""
     submission = _submission(call, collection, call.body)
-    outcome = services.submit(
+    outcome = submission_operations.submit(
         submission,
         policy=configured_policy(submission.spec.job_type),
         default_pool=settings.DEFAULT_POOL,
@@ -104,7 +107,7 @@ def submit(call: ApiCall, collection: JobCollection) -> ApiAnswer:
 
 def submit_bulk(call: ApiCall, collection: JobCollection) -> ApiAnswer:
     """Queue many jobs, each accepted or refused separately."""
-    outcome = services.submit_many(
+    outcome = bulk_submit.submit_many(
         [_bulk_entry(call, collection, entry) for entry in parse(BulkSubmitInput, call.body)["jobs"]],
         policy_for=configured_policy,
         default_pool=settings.DEFAULT_POOL,
@@ -224,7 +227,7 @@ class BaseJobViewSet(StrictQueryMixin, GenericViewSet):
     def cancel(self, request: Request, job_id: str) -> Response:
         """Cancel a waiting job (200), or request the worker of a leased job to stop (202). Repeats change nothing."""
         validated = parse(CancelJobInput, body_of(request))
-        outcome = services.cancel(
+        outcome = cancellation.cancel(
             job_ulid=self.get_object().job_ulid,
             actor=client_of(request).actor,
             deadline_seconds=settings.CANCEL_DEADLINE_SECONDS,
@@ -237,7 +240,7 @@ class BaseJobViewSet(StrictQueryMixin, GenericViewSet):
         """Queue a new attempt of a failed or canceled job. The new job has the old one in `retry_of`."""
         validated = parse(RetryJobInput, body_of(request))
         job_ulid = self.get_object().job_ulid
-        outcome = services.retry(
+        outcome = retries.retry(
             job_ulid=job_ulid,
             actor=client_of(request).actor,
             reason=validated["reason"],

@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Any
 
-from orchestrator.http.api.datetimes import format_timestamp
+from orchestrator.core.datetimes import format_timestamp
 from orchestrator.selectors.job_steps import StepState
 from orchestrator.selectors.pending_reasons.service import PendingState
 from runtime_jobs.models import Artifact, FailureExplanation, Job, JobEvent, StepAnnotation

@@ -11,17 +11,18 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from leases.errors import StaleLease
-from orchestrator import services
+from orchestrator.core.principals import worker_of
 from orchestrator.http.api.calls import ApiAnswer, ApiCall, respond
 from orchestrator.http.api.fields import StrictSerializer, parse
 from orchestrator.http.api.headers import worker_session
-from orchestrator.http.auth.principals import worker_of
 from orchestrator.ingest.run_checks import refused_runs
 from orchestrator.protocols.native.errors import error_result
 from orchestrator.protocols.native.leases import openapi, serializers, wire
 from orchestrator.protocols.native.leases.views import WorkerViewSet, complete_arguments, fail_arguments
 from orchestrator.protocols.native.serializers import EmptyBody
-from orchestrator.services import CompleteMessage, FailMessage, HeartbeatResult, HeartbeatUpdate
+from orchestrator.services import batch_calls
+from orchestrator.services.heartbeat import HeartbeatResult, HeartbeatUpdate
+from orchestrator.services.job_end import CompleteMessage, FailMessage
 from runtime_jobs.errors import LifecycleError
 from runtime_jobs.identifiers import is_id
 
@@ -31,7 +32,7 @@ R = TypeVar("R")
 def acknowledge_batch(call: ApiCall) -> ApiAnswer:
     """Acknowledge new leases."""
     batch = LeaseBatch.read(EmptyBody, call)
-    results = services.acknowledge_many(
+    results = batch_calls.acknowledge_many(
         dict.fromkeys(batch.messages), worker=worker_of(call), session=worker_session(call)
     )
     return batch.answer(results, wire.serialize_status)
@@ -44,7 +45,7 @@ def heartbeat_batch(call: ApiCall) -> ApiAnswer:
         lease_id: HeartbeatUpdate(phase=message["phase"], progress=message["progress"])
         for lease_id, message in batch.messages.items()
     }
-    results = services.renew_many(updates, worker=worker_of(call), session=worker_session(call))
+    results = batch_calls.renew_many(updates, worker=worker_of(call), session=worker_session(call))
     return batch.answer(results, _serialize_heartbeat)
 
 
@@ -59,7 +60,7 @@ def complete_batch(call: ApiCall) -> ApiAnswer:
         lease_id: CompleteMessage(**complete_arguments(message["result"]))
         for lease_id, message in batch.messages.items()
     }
-    return batch.answer(services.complete_many(messages, worker=worker_of(call)), wire.serialize_status)
+    return batch.answer(batch_calls.complete_many(messages, worker=worker_of(call)), wire.serialize_status)
 
 
 def fail_batch(call: ApiCall) -> ApiAnswer:
@@ -68,7 +69,7 @@ def fail_batch(call: ApiCall) -> ApiAnswer:
     messages = {
         lease_id: FailMessage(**fail_arguments(message["result"])) for lease_id, message in batch.messages.items()
     }
-    return batch.answer(services.fail_many(messages, worker=worker_of(call)), wire.serialize_status)
+    return batch.answer(batch_calls.fail_many(messages, worker=worker_of(call)), wire.serialize_status)
 
 
 class LeaseBatchViewSet(WorkerViewSet):

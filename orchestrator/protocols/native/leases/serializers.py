@@ -25,6 +25,7 @@ from orchestrator.http.api.payload_serializers import (
     PayloadObjectField,
 )
 from orchestrator.http.api.spec_serializers import BIGINT, OciSpecOutput
+from orchestrator.incidents.worker_readiness import DISK_LOW, REPEATED_FAILURES
 from orchestrator.protocols.native.jobs.serializers import (
     ALL_STATUSES,
     BatchEntryOutput,
@@ -33,7 +34,6 @@ from orchestrator.protocols.native.jobs.serializers import (
     TriggerOutput,
 )
 from orchestrator.protocols.native.serializers import SLUG, ProgressInput, RawEntry
-from orchestrator.services.worker_readiness import DISK_LOW, REPEATED_FAILURES
 from runtime_jobs.control_characters import wrong_label
 from runtime_jobs.models.tenants import ISOLATION_CHOICES
 from runtime_jobs.specs import JOB_TYPES, RUNTIME

@@ -11,19 +11,24 @@ from rest_framework.viewsets import GenericViewSet
 
 from leases.errors import StaleLease, WorkerMismatch
 from leases.scheduling.claims import Offer
-from orchestrator import services
+from orchestrator.core.principals import worker_of
 from orchestrator.http.api.calls import ApiAnswer, ApiCall, respond
 from orchestrator.http.api.fields import parse
 from orchestrator.http.api.headers import idempotent_request, worker_session
 from orchestrator.http.api.json_parser import body_of
 from orchestrator.http.api.query_parameters import StrictQueryMixin
 from orchestrator.http.auth.permissions import IsWorker
-from orchestrator.http.auth.principals import worker_of
+from orchestrator.incidents.worker_readiness import clear_unready, report_unready
 from orchestrator.ingest.run_checks import require_run
 from orchestrator.protocols.native.leases import openapi, serializers, wire
 from orchestrator.protocols.native.serializers import EmptyBody
-from orchestrator.services import RESEND, Claimed, ClaimRequest, CompleteMessage, FailMessage, Finished
-from orchestrator.services.worker_readiness import clear_unready, report_unready
+from orchestrator.services import claiming, job_end
+from orchestrator.services import heartbeat as lease_messages
+from orchestrator.services.claim_next import ClaimRequest, Finished, complete_and_claim, fail_and_claim
+from orchestrator.services.claiming import Claimed
+from orchestrator.services.job_end import CompleteMessage, FailMessage
+from orchestrator.services.retries import RESEND
+from orchestrator.step_logs import job_log_writes
 from runtime_jobs.errors import PoolForbidden
 from runtime_jobs.identifiers import is_id
 from runtime_jobs.models import Organization, UnsentRun
@@ -40,7 +45,7 @@ def claim(call: ApiCall) -> ApiAnswer:
     worker = worker_of(call)
     validated = parse(serializers.ClaimInput, call.body)
     clear_unready(worker)
-    claims = services.claim_many(
+    claims = claiming.claim_many(
         worker=worker,
         offer=_offer(worker, validated),
         limit=validated["max_leases"] or 1,
@@ -58,14 +63,14 @@ def claim(call: ApiCall) -> ApiAnswer:
 def acknowledge(call: ApiCall, lease_id: str) -> ApiAnswer:
     """Acknowledge a new lease."""
     parse(EmptyBody, call.body)
-    job = services.acknowledge(lease_ulid=lease_id, worker=worker_of(call), session=worker_session(call))
+    job = lease_messages.acknowledge(lease_ulid=lease_id, worker=worker_of(call), session=worker_session(call))
     return ApiAnswer(wire.serialize_status(job))
 
 
 def heartbeat(call: ApiCall, lease_id: str) -> ApiAnswer:
     """Extend a lease."""
     validated = parse(serializers.HeartbeatInput, call.body)
-    renewed = services.renew(
+    renewed = lease_messages.renew(
         lease_ulid=lease_id,
         worker=worker_of(call),
         phase=validated["phase"],
@@ -84,10 +89,10 @@ def complete(call: ApiCall, lease_id: str) -> ApiAnswer:
     if result["ingest_run_id"] and not settings.INGEST_URL:
         require_run(run_id=result["ingest_run_id"], lease_ulid=lease_id, worker=worker)
     if request is None:
-        job = services.complete(lease_ulid=lease_id, worker=worker, **complete_arguments(result))
+        job = job_end.complete(lease_ulid=lease_id, worker=worker, **complete_arguments(result))
         return ApiAnswer(wire.serialize_status(job))
     message = CompleteMessage(**complete_arguments(result))
-    finished = services.complete_and_claim(lease_ulid=lease_id, worker=worker, message=message, claim=request)
+    finished = complete_and_claim(lease_ulid=lease_id, worker=worker, message=message, claim=request)
     return ApiAnswer(_serialize_finished(finished))
 
 
@@ -97,10 +102,10 @@ def fail(call: ApiCall, lease_id: str) -> ApiAnswer:
     validated = parse(serializers.FailInput, call.body)
     arguments, session = fail_arguments(validated["result"]), worker_session(call)
     if not validated["claim_next"]:
-        return ApiAnswer(wire.serialize_status(services.fail(lease_ulid=lease_id, worker=worker, **arguments)))
+        return ApiAnswer(wire.serialize_status(job_end.fail(lease_ulid=lease_id, worker=worker, **arguments)))
     request = _claim_request(worker, validated["claim_next"], session)
     message = FailMessage(**arguments)
-    finished = services.fail_and_claim(lease_ulid=lease_id, worker=worker, message=message, claim=request)
+    finished = fail_and_claim(lease_ulid=lease_id, worker=worker, message=message, claim=request)
     return ApiAnswer(_serialize_finished(finished))
 
 
@@ -167,7 +172,7 @@ class LeaseViewSet(WorkerViewSet):
     def report(self, request: Request, lease_id: str) -> Response:
         """Advance the job to a later phase. Reporting the current phase again has no effect."""
         validated = parse(serializers.ReportInput, body_of(request))
-        job = services.report(
+        job = lease_messages.report(
             lease_ulid=lease_id, worker=self.worker, phase=validated["phase"], session=worker_session(request)
         )
         return Response(wire.serialize_status(job))
@@ -177,7 +182,7 @@ class LeaseViewSet(WorkerViewSet):
     def logs(self, request: Request, lease_id: str) -> Response:
         """Append the next chunk to the log of the job. Sending the same chunk again has no effect."""
         validated = parse(serializers.LogChunkInput, body_of(request))
-        appended = services.append_log(
+        appended = job_log_writes.append_log(
             lease_ulid=lease_id,
             worker=self.worker,
             step=validated["step"],
@@ -211,7 +216,7 @@ class LeaseViewSet(WorkerViewSet):
     def acknowledge_cancel(self, request: Request, lease_id: str) -> Response:
         """End the job as `canceled`, after a cancel was requested."""
         validated = parse(serializers.AcknowledgeCancelInput, body_of(request))
-        job = services.acknowledge_cancel(lease_ulid=lease_id, worker=self.worker, message=validated["message"])
+        job = job_end.acknowledge_cancel(lease_ulid=lease_id, worker=self.worker, message=validated["message"])
         return Response(wire.serialize_status(job))
 
     @openapi.RELEASE_DOCS
@@ -219,7 +224,7 @@ class LeaseViewSet(WorkerViewSet):
     def release(self, request: Request, lease_id: str) -> Response:
         """Return the job to the queue without executing it."""
         validated = parse(serializers.ReleaseInput, body_of(request))
-        job = services.release(
+        job = lease_messages.release(
             lease_ulid=lease_id, worker=self.worker, message=validated["message"], unable=validated["unable"]
         )
         return Response(wire.serialize_status(job))

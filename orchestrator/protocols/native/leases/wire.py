@@ -4,8 +4,8 @@ from datetime import datetime
 from typing import Any
 
 from leases.models import Lease
-from orchestrator.http.api.datetimes import format_timestamp
-from orchestrator.services.finish import OUTCOME_FIELDS
+from orchestrator.core.datetimes import format_timestamp
+from orchestrator.services.job_end import OUTCOME_FIELDS
 from runtime_jobs.models import Job
 from runtime_jobs.specs import JOB_TYPES
 from runtime_jobs.stop_requests import stop_request

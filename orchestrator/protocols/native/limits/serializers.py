@@ -11,7 +11,7 @@ from rest_framework import serializers
 from leases.models import LimitKind, LimitScope
 from leases.models.limits import MAX_ACTIVE, MAX_PER_HOUR
 from leases.scheduling.limits import ALL_TYPES
-from orchestrator.http.api.datetimes import INVALID_TIMESTAMP, parse_timestamp
+from orchestrator.core.datetimes import INVALID_TIMESTAMP, parse_timestamp
 from orchestrator.http.api.fields import (
     SanitizedTextField,
     StrictCharField,

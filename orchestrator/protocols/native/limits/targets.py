@@ -6,8 +6,8 @@ from rest_framework import serializers
 
 from leases.models import LimitScope
 from leases.scheduling.limits import LimitTarget
+from orchestrator.core.principals import ClientPrincipal
 from orchestrator.http.auth.permissions import require_installation
-from orchestrator.http.auth.principals import ClientPrincipal
 from orchestrator.protocols.native.organizations import visible_organization
 from runtime_jobs.errors import NotFound
 from runtime_jobs.models import Project

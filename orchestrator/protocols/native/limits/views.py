@@ -12,18 +12,18 @@ from rest_framework.response import Response
 from rest_framework.viewsets import GenericViewSet
 
 from leases.models import Limit, LimitKind, LimitScope
-from orchestrator import services
+from orchestrator.core.idempotency import IdempotentRequest
+from orchestrator.core.principals import ClientPrincipal, client_of
 from orchestrator.http.api.headers import idempotent_request, if_match_versions
 from orchestrator.http.api.json_parser import body_of
 from orchestrator.http.api.query_parameters import LIST_PARAMETERS, StrictQueryMixin, invalid_query
 from orchestrator.http.auth.permissions import HasScope
-from orchestrator.http.auth.principals import ClientPrincipal, client_of
 from orchestrator.protocols.native.limits import actions, openapi, serializers
 from orchestrator.protocols.native.limits.actions import audit_arguments, limit_response
 from orchestrator.protocols.native.limits.targets import require_project, resolve_target
 from orchestrator.protocols.native.limits.wire import serialize_limit, serialize_quota
 from orchestrator.protocols.native.organizations import visible_organization
-from orchestrator.services.idempotency import IdempotentRequest
+from orchestrator.services.limits import set_limit, set_project_limit, set_rate
 from runtime_jobs.errors import Conflict, LimitNotEditable, NotFound, OperatorOnly, VersionConflict
 from runtime_jobs.models import Organization
 from runtime_jobs.models.tenants import Scope
@@ -180,13 +180,13 @@ def _apply(request: Request, target: dict[str, Any], terms: dict[str, Any], **co
     max_active = terms.get("max_active")
     match target["kind"]:
         case LimitKind.PROJECT:
-            return services.set_project_limit(project_slug=target["project_slug"], max_active=max_active, **common)
+            return set_project_limit(project_slug=target["project_slug"], max_active=max_active, **common)
         case LimitKind.RATE:
             rate = {"per_hour": terms.get("per_hour"), "burst": terms.get("burst", 1)}
-            return services.set_rate(job_type=target["job_type"], **rate, **common)
+            return set_rate(job_type=target["job_type"], **rate, **common)
         case kind:
             of_kind = {"kind": LimitKind(kind), "job_type": target["job_type"]}
-            return services.set_limit(max_active=max_active, **of_kind, **common)
+            return set_limit(max_active=max_active, **of_kind, **common)
 
 
 def _create_limit(

@@ -5,7 +5,7 @@ from typing import Any
 
 from leases.models import Limit, LimitKind
 from leases.scheduling.submit_quotas import remaining_quota, waiting_jobs
-from orchestrator.http.api.datetimes import format_timestamp
+from orchestrator.core.datetimes import format_timestamp
 from runtime_jobs.models import Organization
 
 

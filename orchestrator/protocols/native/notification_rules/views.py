@@ -8,17 +8,17 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.viewsets import GenericViewSet
 
-from orchestrator import services
+from orchestrator.core.principals import client_of
 from orchestrator.http.api.headers import idempotent_request
 from orchestrator.http.api.json_parser import body_of
 from orchestrator.http.api.query_parameters import LIST_PARAMETERS, StrictQueryMixin
 from orchestrator.http.auth.permissions import HasScope
-from orchestrator.http.auth.principals import client_of
 from orchestrator.http.client_ip import client_address
-from orchestrator.models import NotificationRule
 from orchestrator.protocols.native.notification_rules import openapi, serializers, wire
 from orchestrator.protocols.native.organizations import visible_organization
-from orchestrator.services.notification_rules import NO_RULE, RuleTerms
+from orchestrator.webhooks import notification_rules
+from orchestrator.webhooks.models import NotificationRule
+from orchestrator.webhooks.notification_rules import NO_RULE, RuleTerms
 from runtime_jobs.errors import NotFound
 from runtime_jobs.models.tenants import Scope
 
@@ -73,7 +73,7 @@ class NotificationRuleViewSet(StrictQueryMixin, GenericViewSet):
         body.is_valid(raise_exception=True)
         terms = wire.terms_of(body.validated_data)
         organization = visible_organization(client_of(request), terms.pop("org_slug"))
-        rule, is_new = services.create_notification_rule(
+        rule, is_new = notification_rules.create_notification_rule(
             organization=organization,
             terms=RuleTerms(**terms),
             idempotency=idempotent_request(request, "create notification rule", body_of(request)),
@@ -90,14 +90,14 @@ class NotificationRuleViewSet(StrictQueryMixin, GenericViewSet):
         body.is_valid(raise_exception=True)
         self._own_rule(rule_id)
         changes = wire.terms_of(body.validated_data)
-        rule = services.change_notification_rule(rule_ulid=rule_id, changes=changes, **_caller(request))
+        rule = notification_rules.change_notification_rule(rule_ulid=rule_id, changes=changes, **_caller(request))
         return Response(wire.serialize_rule(rule))
 
     @openapi.DELETE_RULE
     def destroy(self, request: Request, rule_id: str) -> Response:
         """Delete a rule, and what it has gathered."""
         self._own_rule(rule_id)
-        services.delete_notification_rule(rule_ulid=rule_id, **_caller(request))
+        notification_rules.delete_notification_rule(rule_ulid=rule_id, **_caller(request))
         return Response(status=204)
 
     def _own_rule(self, rule_id: str) -> NotificationRule:

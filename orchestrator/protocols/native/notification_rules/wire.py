@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from orchestrator.http.api.datetimes import format_timestamp
-from orchestrator.models import NotificationRule
+from orchestrator.core.datetimes import format_timestamp
+from orchestrator.webhooks.models import NotificationRule
 from runtime_jobs.priorities import PRIORITIES, priority_name
 
 

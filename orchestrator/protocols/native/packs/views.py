@@ -8,15 +8,15 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.viewsets import GenericViewSet
 
-from orchestrator import services
+from orchestrator.core.principals import ClientPrincipal, client_of
 from orchestrator.http.api.fields import parse
 from orchestrator.http.api.json_parser import body_of
 from orchestrator.http.api.query_parameters import LIST_PARAMETERS, StrictQueryMixin, invalid_query
 from orchestrator.http.auth.permissions import HasScope
-from orchestrator.http.auth.principals import ClientPrincipal, client_of
 from orchestrator.http.client_ip import client_address
 from orchestrator.protocols.native.organizations import visible_organization
 from orchestrator.protocols.native.packs import openapi, serializers, wire
+from orchestrator.services import packs
 from runtime_jobs.errors import Invalid, NotFound
 from runtime_jobs.models import PackVersion
 from runtime_jobs.models.tenants import Scope
@@ -78,7 +78,7 @@ class PackViewSet(StrictQueryMixin, GenericViewSet):
         org_slug = validated["org_slug"] or _only_organization(caller)
         if org_slug is None:
             raise Invalid({"org_slug": [NEEDS_ORGANIZATION]})
-        row, is_new = services.register_pack_version(
+        row, is_new = packs.register_pack_version(
             organization=visible_organization(caller, org_slug),
             pack_id=pack_id,
             version=version,

@@ -8,16 +8,16 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.viewsets import GenericViewSet
 
-from orchestrator import services
-from orchestrator.http.api.datetimes import format_timestamp
+from orchestrator.core.datetimes import format_timestamp
+from orchestrator.core.principals import client_of
 from orchestrator.http.api.fields import parse
 from orchestrator.http.api.json_parser import body_of
 from orchestrator.http.api.query_parameters import LIST_PARAMETERS, StrictQueryMixin, invalid_query
 from orchestrator.http.auth.permissions import HasScope
-from orchestrator.http.auth.principals import client_of
 from orchestrator.http.client_ip import client_address
 from orchestrator.protocols.native.organizations import visible_organization
 from orchestrator.protocols.native.payload_schemas import openapi, serializers
+from orchestrator.services import payload_schemas
 from runtime_jobs.models import PayloadSchema
 from runtime_jobs.models.tenants import Scope
 from runtime_jobs.specs import PAYLOAD_TYPES
@@ -63,7 +63,7 @@ class PayloadSchemaViewSet(StrictQueryMixin, GenericViewSet):
     def update(self, request: Request, job_type: str) -> Response:
         """Set the schema that payloads of this type must match from now on."""
         validated, caller = parse(serializers.PayloadSchemaInput, body_of(request)), client_of(request)
-        row = services.set_payload_schema(
+        row = payload_schemas.set_payload_schema(
             organization=visible_organization(caller, validated["org_slug"]),
             job_type=job_type,
             document=validated["document"],
@@ -78,7 +78,7 @@ class PayloadSchemaViewSet(StrictQueryMixin, GenericViewSet):
         query, caller = serializers.PayloadSchemaScopeInput(data=request.query_params.dict()), client_of(request)
         if not query.is_valid():
             raise invalid_query("org_slug", "This parameter is required: the slug of an organization.")
-        services.remove_payload_schema(
+        payload_schemas.remove_payload_schema(
             organization=visible_organization(caller, query.validated_data["org_slug"]),
             job_type=job_type,
             actor=caller.actor,

@@ -9,11 +9,10 @@ from rest_framework.response import Response
 from rest_framework.viewsets import GenericViewSet
 
 from leases.scheduling.limits import LimitTarget
-from orchestrator import services
+from orchestrator.core.principals import client_of
 from orchestrator.http.api.json_parser import body_of
 from orchestrator.http.api.query_parameters import LIST_PARAMETERS, StrictQueryMixin
 from orchestrator.http.auth.permissions import HasScope, IsInstallationOperator, caller_of
-from orchestrator.http.auth.principals import client_of
 from orchestrator.protocols.native.limits import actions
 from orchestrator.protocols.native.limits.serializers import PausePoolInput, ReasonInput, ThrottlePoolInput
 from orchestrator.protocols.native.limits.targets import pool_target
@@ -22,6 +21,7 @@ from orchestrator.protocols.native.pools.serializers import ChangePoolInput
 from orchestrator.protocols.native.pools.wire import serialize_load, serialize_pool
 from orchestrator.protocols.native.serializers import SLUG
 from orchestrator.selectors.pools import pool_load, pools_visible_to
+from orchestrator.services import limits
 from runtime_jobs.models.tenants import Scope
 from workers.models import Pool
 from workers.registry.models import PoolPolicy
@@ -75,9 +75,7 @@ class PoolOperationsViewSet(StrictQueryMixin, GenericViewSet):
         """Set the policy: `fifo` starts the oldest job of a priority first, `fair` shares between organizations."""
         target, validated = self._read(request, pool, ChangePoolInput)
         policy = PoolPolicy(validated["policy"])
-        services.set_pool_policy(
-            pool=target.key, policy=policy, **actions.audit_arguments(request, validated["reason"])
-        )
+        limits.set_pool_policy(pool=target.key, policy=policy, **actions.audit_arguments(request, validated["reason"]))
         return Response(serialize_pool(Pool.objects.get(slug=target.key)))
 
     @openapi.PAUSE_POOL

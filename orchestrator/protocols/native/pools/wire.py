@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from orchestrator.http.api.datetimes import format_timestamp
+from orchestrator.core.datetimes import format_timestamp
 from orchestrator.selectors.pools import PoolLoad
 from workers.models import Pool
 

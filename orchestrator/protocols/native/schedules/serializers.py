@@ -5,8 +5,9 @@ from typing import Any
 from rest_framework import serializers
 
 from orchestrator.http.api.fields import SanitizedTextField, StrictCharField, StrictChoiceField, StrictSerializer
+from orchestrator.http.api.schedule_jobs import ScheduledJobInput
 from orchestrator.protocols.native.serializers import SLUG, ActorOutput
-from orchestrator.recurring.models import (
+from orchestrator.schedules.models import (
     MAX_CRON_LENGTH,
     MAX_NAME_LENGTH,
     MAX_ZONE_LENGTH,
@@ -15,7 +16,6 @@ from orchestrator.recurring.models import (
     ScheduleStatus,
     TickOutcome,
 )
-from orchestrator.recurring.submissions import ScheduledJobInput
 from runtime_jobs.control_characters import wrong_label
 
 MAX_REASON_LENGTH = 500

@@ -10,19 +10,24 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.viewsets import GenericViewSet
 
-from orchestrator import services
+from orchestrator.core.principals import client_of
 from orchestrator.http.api.headers import idempotent_request
 from orchestrator.http.api.json_parser import body_of
 from orchestrator.http.api.query_parameters import LIST_PARAMETERS, StrictQueryMixin
+from orchestrator.http.api.schedule_jobs import configured_submitter
 from orchestrator.http.auth.permissions import HasScope
-from orchestrator.http.auth.principals import client_of
 from orchestrator.http.client_ip import client_address
-from orchestrator.models import Schedule, ScheduleTick
 from orchestrator.protocols.native.organizations import visible_organization
 from orchestrator.protocols.native.schedules import openapi, serializers, wire
-from orchestrator.recurring.models import ScheduleStatus
-from orchestrator.recurring.submissions import configured_submitter
-from orchestrator.services.schedules import NO_SCHEDULE, ScheduleTerms
+from orchestrator.schedules.models import Schedule, ScheduleStatus, ScheduleTick
+from orchestrator.schedules.operations import (
+    NO_SCHEDULE,
+    ScheduleTerms,
+    change_schedule,
+    create_schedule,
+    delete_schedule,
+    run_schedule,
+)
 from runtime_jobs.errors import NotFound
 from runtime_jobs.models.tenants import Scope
 
@@ -83,7 +88,7 @@ class ScheduleViewSet(StrictQueryMixin, GenericViewSet):
         body.is_valid(raise_exception=True)
         terms = _terms_of(request, body.validated_data)
         organization = visible_organization(client_of(request), terms.pop("org_slug"))
-        schedule, is_new = services.create_schedule(
+        schedule, is_new = create_schedule(
             organization=organization,
             terms=ScheduleTerms(**terms),
             idempotency=idempotent_request(request, "create schedule", body_of(request)),
@@ -100,13 +105,13 @@ class ScheduleViewSet(StrictQueryMixin, GenericViewSet):
         body.is_valid(raise_exception=True)
         self._own_schedule(schedule_id)
         changes = _terms_of(request, body.validated_data)
-        return _detail(services.change_schedule(schedule_ulid=schedule_id, changes=changes, **_caller(request)))
+        return _detail(change_schedule(schedule_ulid=schedule_id, changes=changes, **_caller(request)))
 
     @openapi.DELETE_SCHEDULE
     def destroy(self, request: Request, schedule_id: str) -> Response:
         """Delete a schedule. Jobs that it has submitted stay."""
         self._own_schedule(schedule_id)
-        services.delete_schedule(schedule_ulid=schedule_id, **_caller(request))
+        delete_schedule(schedule_ulid=schedule_id, **_caller(request))
         return Response(status=204)
 
     @openapi.PAUSE_SCHEDULE
@@ -127,7 +132,7 @@ class ScheduleViewSet(StrictQueryMixin, GenericViewSet):
         """Submit the job now, also while the schedule is paused. The next time stays as it is."""
         reason = _reason(request)
         self._own_schedule(schedule_id)
-        outcome = services.run_schedule(
+        outcome = run_schedule(
             schedule_ulid=schedule_id,
             submitter=configured_submitter(),
             idempotency=idempotent_request(request, f"run {schedule_id}", body_of(request)),
@@ -151,9 +156,7 @@ class ScheduleViewSet(StrictQueryMixin, GenericViewSet):
         reason = _reason(request)
         self._own_schedule(schedule_id)
         changes = {"status": str(status)}
-        return _detail(
-            services.change_schedule(schedule_ulid=schedule_id, changes=changes, reason=reason, **_caller(request))
-        )
+        return _detail(change_schedule(schedule_ulid=schedule_id, changes=changes, reason=reason, **_caller(request)))
 
     def _own_schedule(self, schedule_id: str) -> Schedule:
         schedule = self.get_queryset().filter(schedule_ulid=schedule_id).first()

@@ -3,9 +3,9 @@
 from datetime import datetime
 from typing import Any
 
-from orchestrator.http.api.datetimes import format_timestamp
-from orchestrator.models import Schedule, ScheduleTick
-from orchestrator.recurring.cron import CronTimes
+from orchestrator.core.datetimes import format_timestamp
+from orchestrator.schedules.cron import CronTimes
+from orchestrator.schedules.models import Schedule, ScheduleTick
 
 NEXT_TIMES = 5
 

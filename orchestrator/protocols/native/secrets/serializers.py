@@ -5,7 +5,7 @@ from rest_framework import serializers
 
 from orchestrator.http.api.fields import StrictCharField, StrictSerializer
 from orchestrator.protocols.native.serializers import SLUG, ActorOutput
-from orchestrator.services.secrets import validate_value, validate_variable
+from orchestrator.secrets.operations import validate_value, validate_variable
 
 REPOSITORY = "[A-Za-z0-9._-]{1,100}/[A-Za-z0-9._-]{1,100}"
 

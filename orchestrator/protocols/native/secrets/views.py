@@ -10,15 +10,15 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.viewsets import GenericViewSet
 
-from orchestrator import services
+from orchestrator.core.principals import ClientPrincipal, client_of
 from orchestrator.http.api.fields import parse
 from orchestrator.http.api.json_parser import body_of
 from orchestrator.http.api.query_parameters import LIST_PARAMETERS, StrictQueryMixin, invalid_query
 from orchestrator.http.auth.permissions import HasScope
-from orchestrator.http.auth.principals import ClientPrincipal, client_of
 from orchestrator.http.client_ip import client_address
 from orchestrator.protocols.native.secrets import openapi, serializers
 from orchestrator.protocols.native.secrets.wire import serialize_secret, serialize_variable
+from orchestrator.secrets.operations import delete_secret, delete_variable, set_secret, set_variable
 from runtime_jobs.errors import NotFound
 from runtime_jobs.models import Organization, Repository, Secret, Variable
 from runtime_jobs.models.secrets import NAME_PATTERN, ScopedValue
@@ -98,12 +98,12 @@ class SecretViewSet(ScopedValueViewSet):
     @openapi.SET_SECRET
     def update(self, request: Request, name: str) -> Response:
         """Set a secret of an organization or repository. Jobs that are claimed later receive it."""
-        return self._set(request, name, serializers.SecretInput, services.set_secret, serialize_secret)
+        return self._set(request, name, serializers.SecretInput, set_secret, serialize_secret)
 
     @openapi.DELETE_SECRET
     def destroy(self, request: Request, name: str) -> Response:
         """Delete a secret. Jobs that run keep it, and it stays masked in their logs."""
-        return self._delete(request, name, services.delete_secret)
+        return self._delete(request, name, delete_secret)
 
 
 class VariableViewSet(ScopedValueViewSet):
@@ -119,12 +119,12 @@ class VariableViewSet(ScopedValueViewSet):
     @openapi.SET_VARIABLE
     def update(self, request: Request, name: str) -> Response:
         """Set a variable of an organization or repository. Jobs that are claimed later receive it."""
-        return self._set(request, name, serializers.VariableInput, services.set_variable, serialize_variable)
+        return self._set(request, name, serializers.VariableInput, set_variable, serialize_variable)
 
     @openapi.DELETE_VARIABLE
     def destroy(self, request: Request, name: str) -> Response:
         """Delete a variable."""
-        return self._delete(request, name, services.delete_variable)
+        return self._delete(request, name, delete_variable)
 
 
 def _audit_arguments(request: Request) -> dict[str, Any]:

@@ -5,9 +5,9 @@ from typing import Any
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from orchestrator.core.datetimes import format_timestamp
 from orchestrator.evidence.models import SigningKey
 from orchestrator.evidence.public_keys import ALGORITHM
-from orchestrator.http.api.datetimes import format_timestamp
 from orchestrator.protocols.native.identity.views import PublicDocumentView
 from orchestrator.protocols.native.signing_keys import openapi
 

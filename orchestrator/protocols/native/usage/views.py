@@ -8,10 +8,10 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.viewsets import GenericViewSet
 
-from orchestrator.http.api.datetimes import TimestampFilter
+from orchestrator.core.datetimes import TimestampFilter
+from orchestrator.core.principals import client_of
 from orchestrator.http.api.query_parameters import LIST_PARAMETERS, StrictQueryMixin
 from orchestrator.http.auth.permissions import HasScope
-from orchestrator.http.auth.principals import client_of
 from orchestrator.protocols.native.usage import openapi
 from orchestrator.protocols.native.usage.wire import serialize_usage
 from runtime_jobs.models import UsageRecord

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from orchestrator.http.api.datetimes import format_timestamp
+from orchestrator.core.datetimes import format_timestamp
 from runtime_jobs.models import UsageRecord
 
 

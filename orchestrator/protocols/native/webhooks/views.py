@@ -9,21 +9,28 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.viewsets import GenericViewSet
 
-from orchestrator import services
-from orchestrator.http.api.datetimes import TimestampFilter
+from orchestrator.core.datetimes import TimestampFilter
+from orchestrator.core.principals import client_of
 from orchestrator.http.api.headers import idempotent_request
 from orchestrator.http.api.json_parser import body_of
 from orchestrator.http.api.query_parameters import LIST_PARAMETERS, StrictQueryMixin
 from orchestrator.http.auth.permissions import HasScope
-from orchestrator.http.auth.principals import client_of
 from orchestrator.http.client_ip import client_address
-from orchestrator.models import Delivery, Webhook
 from orchestrator.protocols.native.organizations import visible_organization
 from orchestrator.protocols.native.serializers import EmptyBody
 from orchestrator.protocols.native.webhooks import openapi, serializers, wire
-from orchestrator.services.webhooks import NO_WEBHOOK, WebhookTerms
+from orchestrator.webhooks import deliveries
 from orchestrator.webhooks.endpoints import check_endpoint
-from orchestrator.webhooks.models import DeliveryStatus, WebhookStatus
+from orchestrator.webhooks.models import Delivery, DeliveryStatus, Webhook, WebhookStatus
+from orchestrator.webhooks.operations import (
+    NO_WEBHOOK,
+    WebhookTerms,
+    change_webhook,
+    create_webhook,
+    delete_webhook,
+    rotate_webhook_key,
+    webhook_secret,
+)
 from runtime_jobs.errors import NotFound
 from runtime_jobs.event_types import DELIVERED_TYPES
 from runtime_jobs.models.tenants import Scope
@@ -119,7 +126,7 @@ class WebhookViewSet(_OwnWebhooks):
         terms = dict(body.validated_data)
         organization = visible_organization(client_of(request), terms.pop("org_slug"))
         terms["url"] = check_endpoint(terms["url"])
-        webhook, is_new = services.create_webhook(
+        webhook, is_new = create_webhook(
             organization=organization,
             terms=WebhookTerms(**terms),
             idempotency=idempotent_request(request, "create webhook", body_of(request)),
@@ -140,14 +147,14 @@ class WebhookViewSet(_OwnWebhooks):
         changes = dict(body.validated_data)
         if "url" in changes:
             changes["url"] = check_endpoint(changes["url"])
-        webhook = services.change_webhook(webhook_ulid=webhook_id, changes=changes, **_caller(request))
+        webhook = change_webhook(webhook_ulid=webhook_id, changes=changes, **_caller(request))
         return Response(wire.serialize_webhook(webhook))
 
     @openapi.DELETE_WEBHOOK
     def destroy(self, request: Request, webhook_id: str) -> Response:
         """Delete a webhook with its notification rules. Nothing more is sent to it."""
         self.own_webhook(webhook_id)
-        services.delete_webhook(webhook_ulid=webhook_id, **_caller(request))
+        delete_webhook(webhook_ulid=webhook_id, **_caller(request))
         return Response(status=204)
 
     @openapi.ROTATE_SECRET
@@ -156,7 +163,7 @@ class WebhookViewSet(_OwnWebhooks):
         """Give the webhook a new secret, and return it. For 24 hours deliveries have the signature of both."""
         _require_empty(request)
         self.own_webhook(webhook_id)
-        return Response(_with_secret(services.rotate_webhook_key(webhook_ulid=webhook_id, **_caller(request))))
+        return Response(_with_secret(rotate_webhook_key(webhook_ulid=webhook_id, **_caller(request))))
 
     @openapi.TEST_WEBHOOK
     @action(detail=True, methods=["post"])
@@ -164,7 +171,7 @@ class WebhookViewSet(_OwnWebhooks):
         """Send an event of the type `webhook.test`, whatever the filters of the webhook are."""
         _require_empty(request)
         self.own_webhook(webhook_id)
-        delivery = services.send_test(webhook_ulid=webhook_id, **_caller(request))
+        delivery = deliveries.send_test(webhook_ulid=webhook_id, **_caller(request))
         return Response(wire.serialize_delivery(delivery), status=202)
 
     @openapi.REDELIVER_MANY
@@ -174,7 +181,7 @@ class WebhookViewSet(_OwnWebhooks):
         body = serializers.RedeliverInput(data=body_of(request))
         body.is_valid(raise_exception=True)
         self.own_webhook(webhook_id)
-        result = services.redeliver_many(
+        result = deliveries.redeliver_many(
             webhook_ulid=webhook_id, since=body.validated_data["since"], **_caller(request)
         )
         return Response(wire.serialize_redelivered(result), status=202)
@@ -215,7 +222,7 @@ class DeliveryViewSet(_OwnWebhooks):
         """Send a delivery again that has ended, under the same id and with the same body."""
         _require_empty(request)
         self.own_webhook(webhook_id)
-        delivery = services.redeliver(webhook_ulid=webhook_id, delivery_ulid=delivery_id, **_caller(request))
+        delivery = deliveries.redeliver(webhook_ulid=webhook_id, delivery_ulid=delivery_id, **_caller(request))
         return Response(wire.serialize_delivery(delivery), status=202)
 
 
@@ -224,7 +231,7 @@ def _caller(request: Request) -> dict[str, Any]:
 
 
 def _with_secret(webhook: Webhook) -> dict[str, Any]:
-    return wire.serialize_webhook(webhook) | {"secret": services.webhook_secret(webhook)}
+    return wire.serialize_webhook(webhook) | {"secret": webhook_secret(webhook)}
 
 
 def _require_empty(request: Request) -> None:

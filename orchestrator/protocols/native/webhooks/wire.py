@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
-from orchestrator.http.api.datetimes import format_timestamp
-from orchestrator.models import Delivery, DeliveryTry, Webhook
-from orchestrator.services.deliveries import Redelivered
+from orchestrator.core.datetimes import format_timestamp
+from orchestrator.webhooks.deliveries import Redelivered
+from orchestrator.webhooks.models import Delivery, DeliveryTry, Webhook
 from runtime_jobs.identifiers import public_id_of
 
 

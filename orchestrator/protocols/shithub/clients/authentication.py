@@ -7,8 +7,8 @@ from typing import Final
 from rest_framework.exceptions import AuthenticationFailed
 from rest_framework.request import Request
 
+from orchestrator.core.principals import ClientPrincipal
 from orchestrator.http.auth.authentication import authenticate_bearer
-from orchestrator.http.auth.principals import ClientPrincipal
 from orchestrator.http.client_ip import rate_limit_key
 from orchestrator.http.errors.problems import ApiError
 from orchestrator.protocols.shithub.errors import REALM

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from datetime import datetime
 
+from orchestrator.core.unit_of_work import UnitOfWork, operation
 from orchestrator.services import transitions
 from orchestrator.services.cancellation import cancel_locked
-from orchestrator.services.unit_of_work import UnitOfWork, operation
-from orchestrator.services.workflow_jobs import lock_completed_run
+from orchestrator.workflows.job_rows import lock_completed_run
 from runtime_jobs.events import Actor
 from runtime_jobs.states import CancelReason, Conclusion
 

@@ -6,7 +6,7 @@ from django.conf import settings
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from orchestrator.http.auth.principals import ClientPrincipal
+from orchestrator.core.principals import ClientPrincipal
 from orchestrator.http.client_ip import client_address
 from orchestrator.http.errors.problems import ApiError
 from orchestrator.http.observability.request_context import context_of
@@ -17,9 +17,9 @@ from orchestrator.protocols.shithub.clients import openapi
 from orchestrator.protocols.shithub.clients.authentication import authenticate_user, require_scope, scope_headers
 from orchestrator.protocols.shithub.clients.operations import cancel_job
 from orchestrator.protocols.shithub.errors import not_found
-from orchestrator.services.workflow_jobs import require_run
-from orchestrator.services.workflow_reruns import RerunRequest
+from orchestrator.workflows.job_rows import require_run
 from orchestrator.workflows.requests import rerun
+from orchestrator.workflows.reruns import RerunRequest
 from runtime_jobs.errors import WorkflowRejected
 from runtime_jobs.models import Job, WorkflowRun
 from runtime_jobs.specs import ACTIONS

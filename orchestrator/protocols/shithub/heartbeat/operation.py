@@ -12,18 +12,18 @@ from leases.errors import StaleLease
 from leases.models import Lease
 from leases.scheduling.claims import Offer, claim_jobs
 from leases.states import LeaseState
-from orchestrator import services
-from orchestrator.counters import HEARTBEAT_CLAIMED, HEARTBEAT_NO_JOB, JWT_ISSUED, JWT_REJECTED, count
+from orchestrator.core.counters import HEARTBEAT_CLAIMED, HEARTBEAT_NO_JOB, JWT_ISSUED, JWT_REJECTED, count
+from orchestrator.core.unit_of_work import UnitOfWork, operation
 from orchestrator.identity.request_tokens import TOKEN_VARIABLE, request_environment
 from orchestrator.job_tokens.claims import JobToken, TokenPurpose, new_token
 from orchestrator.protocols.shithub.authentication import INVALID_REGISTRATION
 from orchestrator.protocols.shithub.errors import unauthenticated
 from orchestrator.protocols.shithub.heartbeat.report import HeartbeatReport, require_bounds
+from orchestrator.secrets.operations import SecretSnapshot, snapshot_secrets
+from orchestrator.services import cancellation
 from orchestrator.services.claiming import repeat_inconclusive
-from orchestrator.services.secrets import SecretSnapshot
-from orchestrator.services.unit_of_work import UnitOfWork, operation
-from orchestrator.services.workflow_claims import PreparedJob, prepare_job, skip_false_steps
-from orchestrator.services.workflow_jobs import require_run
+from orchestrator.workflows.claims import PreparedJob, prepare_job, skip_false_steps
+from orchestrator.workflows.job_rows import require_run
 from runtime_jobs.errors import Conflict
 from runtime_jobs.models import Job, JobStep, WorkflowRun
 from runtime_jobs.prepared_queries import PreparedQuery, fetch_all
@@ -123,7 +123,7 @@ def _end_lost_jobs(runner_id: int, active: list[int]) -> None:
     leases = Lease.objects.open().filter(worker=worker, state=LeaseState.ACTIVE, job__job_type=ACTIONS)
     for lease_ulid in leases.exclude(job__pk__in=active).values_list("lease_ulid", flat=True):
         try:
-            services.stop_by_worker(
+            cancellation.stop_by_worker(
                 lease_ulid=lease_ulid,
                 worker=worker,
                 reason=CancelReason.STOPPED_BY_WORKER,
@@ -176,7 +176,7 @@ def _hand_out(uow: UnitOfWork, worker: Worker, lease: Lease, report: HeartbeatRe
     run = require_run(job)
     identity = request_environment(job, run, now=lease.leased_at)
     masks = [identity[TOKEN_VARIABLE]] if identity else []
-    values = services.snapshot_secrets(uow, job, run, more_masks=masks, now=lease.leased_at)
+    values = snapshot_secrets(uow, job, run, more_masks=masks, now=lease.leased_at)
     steps = _STEPS.all(job.job_ulid)
     prepared = prepare_job(
         run,

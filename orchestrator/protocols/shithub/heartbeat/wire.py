@@ -8,7 +8,7 @@ from django.conf import settings
 from orchestrator.job_tokens.claims import sign
 from orchestrator.protocols.shithub.heartbeat.operation import ClaimedJob
 from orchestrator.protocols.shithub.wire import format_seconds
-from orchestrator.services.workflow_claims import PreparedStep
+from orchestrator.workflows.claims import PreparedStep
 from runtime_jobs.models import JobStep, Repository
 
 

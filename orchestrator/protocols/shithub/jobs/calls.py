@@ -15,7 +15,8 @@ from rest_framework.exceptions import ValidationError
 
 from leases.errors import StaleLease
 from leases.fencing import lock_lease
-from orchestrator.counters import JWT_ISSUED, JWT_REJECTED, JWT_REPLAY, CounterValue, count
+from orchestrator.core.counters import JWT_ISSUED, JWT_REJECTED, JWT_REPLAY, CounterValue, count
+from orchestrator.core.unit_of_work import NeedsTransaction, UnitOfWork, operation
 from orchestrator.http.errors.problems import ApiError
 from orchestrator.job_tokens.claims import JobToken, next_token
 from orchestrator.job_tokens.verification import TokenFacts, create_missing_partition, read_facts, use_token
@@ -23,8 +24,7 @@ from orchestrator.protocols.shithub import errors
 from orchestrator.protocols.shithub.authentication import INVALID_BEARER
 from orchestrator.protocols.shithub.errors import not_found, unauthenticated
 from orchestrator.services.heartbeat import MIN_EXTENSION
-from orchestrator.services.unit_of_work import NeedsTransaction, UnitOfWork, operation
-from orchestrator.services.workflow_jobs import extend_running_lease, keep_lease
+from orchestrator.workflows.job_rows import extend_running_lease, keep_lease
 from runtime_jobs.errors import LifecycleError
 from runtime_jobs.models import Job
 from runtime_jobs.prepared_queries import new_instance

@@ -5,12 +5,12 @@ from datetime import datetime
 from leases.errors import StaleLease
 from leases.fencing import LockedLease, lock_lease
 from leases.models import Lease
-from orchestrator.counters import JWT_ISSUED, count
+from orchestrator.core.counters import JWT_ISSUED, count
+from orchestrator.core.unit_of_work import UnitOfWork, operation
 from orchestrator.job_tokens.claims import JobToken, TokenPurpose, new_token
 from orchestrator.job_tokens.models import TokenChain
 from orchestrator.protocols.shithub.errors import not_found
-from orchestrator.services.unit_of_work import UnitOfWork, operation
-from orchestrator.services.workflow_jobs import keep_lease, require_run
+from orchestrator.workflows.job_rows import keep_lease, require_run
 from runtime_jobs.specs import ACTIONS
 from workers.models import Worker
 

@@ -4,18 +4,19 @@ from typing import Any, Final
 
 from rest_framework.exceptions import ValidationError
 
-from orchestrator import services
+from orchestrator.artifacts import operations as artifact_operations
 from orchestrator.artifacts.addresses import upload_url
-from orchestrator.counters import SCRUB_REPLACEMENT, STEP_TIMEOUTS
+from orchestrator.core.counters import SCRUB_REPLACEMENT, STEP_TIMEOUTS
 from orchestrator.http.api.fields import parse
 from orchestrator.protocols.shithub.authentication import job_key
 from orchestrator.protocols.shithub.base_view import read_object
 from orchestrator.protocols.shithub.errors import not_found
 from orchestrator.protocols.shithub.jobs.calls import CallAnswer, JobCall
 from orchestrator.protocols.shithub.jobs.serializers import ArtifactUploadInput, LogInput, StatusInput, status_of
-from orchestrator.selectors.masks import masks_of
-from orchestrator.services.steps import StepChange, change_step, lock_step
-from orchestrator.services.workflow_jobs import (
+from orchestrator.secrets.masks import masks_of
+from orchestrator.step_logs import step_log_writes
+from orchestrator.step_logs.steps import StepChange, change_step, lock_step
+from orchestrator.workflows.job_rows import (
     JOB_REPORTS,
     JobReport,
     conclusion_without_dependents,
@@ -82,7 +83,7 @@ def change_step_status(call: JobCall, raw: bytes, step_text: str) -> CallAnswer:
     change = StepChange(status, conclusion, data["started_at"], data["completed_at"])
     is_changed = change_step(call.uow, step, change, now=call.facts.now)
     if is_changed and step.is_ended:
-        services.close_step_log(call.uow, step=step)
+        step_log_writes.close_step_log(call.uow, step=step)
     if step.conclusion == Conclusion.TIMED_OUT and not was_timed_out:
         call.counters.append(STEP_TIMEOUTS)
     return CallAnswer({"status": step.status, "conclusion": step.conclusion})
@@ -94,7 +95,7 @@ def append_log(call: JobCall, raw: bytes) -> CallAnswer:
     data = parse(LogInput, read_object(raw))
     masks = masks_of(job)
     step = _step_of(job, data["step_id"])
-    stored = services.append_step_log(call.uow, step=step, seq=data["seq"], data=data["chunk"], masks=masks)
+    stored = step_log_writes.append_step_log(call.uow, step=step, seq=data["seq"], data=data["chunk"], masks=masks)
     call.counters += [SCRUB_REPLACEMENT] * stored.replacements
     return CallAnswer({"accepted": True}, status=202)
 
@@ -113,7 +114,7 @@ def begin_artifact(call: JobCall, raw: bytes) -> CallAnswer:
     if scrubbers.get(masks_of(job)).is_in(data["name"].encode()):
         raise ValidationError({"name": ["It contains a secret of the job."]})
     with call.uow.savepoint():  # a refusal uses the token, and leaves no row
-        artifact = services.begin_artifact(
+        artifact = artifact_operations.begin_artifact(
             call.uow,
             job=job,
             name=data["name"],

@@ -8,7 +8,8 @@ from datetime import timedelta
 
 from rest_framework.exceptions import ValidationError
 
-from orchestrator.counters import JWT_ISSUED, SCRUB_REPLACEMENT, count
+from orchestrator.core.counters import JWT_ISSUED, SCRUB_REPLACEMENT, count
+from orchestrator.core.unit_of_work import NeedsTransaction, UnitOfWork
 from orchestrator.http.api.fields import parse
 from orchestrator.http.errors.problems import ApiError
 from orchestrator.job_tokens.claims import JobToken, next_token
@@ -23,9 +24,9 @@ from orchestrator.job_tokens.verification import (
 from orchestrator.protocols.shithub.base_view import read_object
 from orchestrator.protocols.shithub.jobs.calls import CallAnswer, CallOutcome
 from orchestrator.protocols.shithub.jobs.serializers import LogInput
-from orchestrator.selectors.masks import masks_of
+from orchestrator.secrets.masks import masks_of
 from orchestrator.services.heartbeat import MIN_EXTENSION
-from orchestrator.services.optimistic_calls import (
+from orchestrator.step_logs.single_statement import (
     LOG_COLUMNS,
     LOG_JOINS,
     LeaseExtension,
@@ -33,7 +34,6 @@ from orchestrator.services.optimistic_calls import (
     next_chunk,
     store_call,
 )
-from orchestrator.services.unit_of_work import NeedsTransaction, UnitOfWork
 from runtime_jobs.errors import LifecycleError
 from runtime_jobs.models import Job
 from runtime_jobs.prepared_queries import new_instance

@@ -7,9 +7,9 @@ from typing import Any, Final
 
 from rest_framework import serializers
 
-from orchestrator.http.api.datetimes import INVALID_TIMESTAMP, parse_timestamp
+from orchestrator.artifacts.operations import validate_workflow_name
+from orchestrator.core.datetimes import INVALID_TIMESTAMP, parse_timestamp
 from orchestrator.http.api.fields import StrictCharField, StrictIntegerField, StrictSerializer
-from orchestrator.services.artifacts import validate_workflow_name
 from runtime_jobs.models.artifacts import MAX_OBJECT_BYTES
 from runtime_jobs.states import Conclusion, StepStatus
 

@@ -3,7 +3,7 @@
 from rest_framework import serializers
 
 from leases.models import BreakerState
-from orchestrator.models import IncidentKind, IncidentStatus
+from orchestrator.incidents.models import IncidentKind, IncidentStatus
 from orchestrator.protocols.stella.serializers import SetByOutput
 from runtime_jobs.specs import JOB_TYPES
 

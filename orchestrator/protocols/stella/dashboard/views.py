@@ -6,9 +6,9 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from orchestrator.core.principals import client_of
 from orchestrator.http.api.query_parameters import StrictQueryMixin
 from orchestrator.http.auth.permissions import HasScope
-from orchestrator.http.auth.principals import client_of
 from orchestrator.protocols.stella import errors
 from orchestrator.protocols.stella.dashboard import openapi
 from orchestrator.protocols.stella.dashboard.wire import serialize_dashboard

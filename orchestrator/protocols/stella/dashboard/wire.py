@@ -6,8 +6,8 @@ from typing import Any
 
 from leases.models import Breaker, BreakerState, Limit, LimitKind, LimitScope
 from leases.scheduling.limits import LimitTarget
-from orchestrator.http.api.datetimes import format_timestamp
-from orchestrator.models import Incident
+from orchestrator.core.datetimes import format_timestamp
+from orchestrator.incidents.models import Incident
 from orchestrator.protocols.stella.sources.names import source_id
 from orchestrator.protocols.stella.wire import serialize_actor
 from orchestrator.selectors.dashboard import DashboardNumbers, EndedJobs, PresentJobs

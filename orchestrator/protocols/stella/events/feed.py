@@ -7,12 +7,12 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any, Final, NamedTuple
 
+from orchestrator.events.channels import Audience, EventFilter, FeedBatch
+from orchestrator.events.pages import Place
+from orchestrator.events.place_tokens import encode_place
+from orchestrator.events.reader import Gap, reader_of_running_loop
 from orchestrator.http.asgi.server_sent_events import PING_SECONDS
-from orchestrator.notifications.event_channels import Audience, EventFilter, FeedBatch
-from orchestrator.notifications.event_reader import Gap, reader_of_running_loop
-from orchestrator.notifications.place_tokens import encode_place
 from orchestrator.protocols.stella.events.snapshots import snapshots_of_running_loop
-from orchestrator.selectors.event_pages import Place
 
 EVENT_PAGES: Final = "/api/events"
 

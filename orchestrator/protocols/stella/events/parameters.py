@@ -5,14 +5,14 @@ from typing import Final
 
 from rest_framework.request import Request
 
+from orchestrator.core.principals import ClientPrincipal, client_of
+from orchestrator.events.channels import Audience, EventFilter
+from orchestrator.events.pages import Place, is_future
+from orchestrator.events.place_tokens import InvalidPlace, decode_place
 from orchestrator.http.api.query_parameters import invalid_query
-from orchestrator.http.auth.principals import ClientPrincipal, client_of
 from orchestrator.http.errors.problems import ApiError
-from orchestrator.notifications.event_channels import Audience, EventFilter
-from orchestrator.notifications.place_tokens import InvalidPlace, decode_place
 from orchestrator.protocols.stella.tenants import tenants_of
 from orchestrator.protocols.stella.visible_jobs import attempts_of, is_uuid
-from orchestrator.selectors.event_pages import Place, is_future
 from runtime_jobs.errors import NotFound
 from runtime_jobs.event_types import EVENT_TYPES
 from runtime_jobs.specs import JOB_TYPES

@@ -1,4 +1,4 @@
-"""Responses of events, for the OpenAPI document. `orchestrator.notifications.envelopes` builds them."""
+"""Responses of events, for the OpenAPI document. `orchestrator.events.envelopes` builds them."""
 
 from rest_framework import serializers
 

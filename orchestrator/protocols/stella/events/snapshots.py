@@ -6,9 +6,9 @@ from typing import Any
 
 from django.db import DatabaseError, InterfaceError
 
-from orchestrator.notifications.event_channels import Audience
-from orchestrator.notifications.log_hub import SourceUnavailable, in_reader_thread
+from orchestrator.events.channels import Audience
 from orchestrator.protocols.stella.dashboard.wire import serialize_dashboard
+from orchestrator.pubsub.log_hub import SourceUnavailable, in_reader_thread
 from orchestrator.selectors.dashboard import read_dashboard
 
 

@@ -9,16 +9,16 @@ from django.http import HttpResponse
 from django.http.response import HttpResponseBase
 from rest_framework.request import Request
 
+from orchestrator.events.channels import Audience, EventFilter, FeedBatch
+from orchestrator.events.pages import Place
+from orchestrator.events.place_tokens import encode_place
+from orchestrator.events.reader import Gap
 from orchestrator.http.asgi.server_sent_events import RETRY_SOON, with_pings
 from orchestrator.http.asgi.stream_responses import EVENTS, can_stream, unbuffered
 from orchestrator.http.asgi.streams import CountedResponse, registry
 from orchestrator.http.auth.credentials import credential_of
 from orchestrator.http.errors.problems import ApiError
-from orchestrator.notifications.event_channels import Audience, EventFilter, FeedBatch
-from orchestrator.notifications.event_reader import Gap
-from orchestrator.notifications.place_tokens import encode_place
 from orchestrator.protocols.stella.events.feed import FeedSnapshot, follow_events, place_after_gap, serialize_gap
-from orchestrator.selectors.event_pages import Place
 from runtime_jobs.models.tenants import Scope
 
 

@@ -9,12 +9,14 @@ from rest_framework.response import Response
 from rest_framework.utils.urls import replace_query_param
 from rest_framework.views import APIView
 
+from orchestrator.core.principals import client_of
+from orchestrator.events.envelopes import envelope_of
+from orchestrator.events.pages import Place, events_of_job
+from orchestrator.events.place_tokens import encode_place
+from orchestrator.events.search import find_events
 from orchestrator.http.api.query_parameters import StrictQueryMixin, invalid_query
 from orchestrator.http.asgi.stream_responses import EventStreamRenderer
 from orchestrator.http.auth.permissions import HasScope
-from orchestrator.http.auth.principals import client_of
-from orchestrator.notifications.envelopes import envelope_of
-from orchestrator.notifications.place_tokens import encode_place
 from orchestrator.protocols.stella import errors
 from orchestrator.protocols.stella.events import openapi
 from orchestrator.protocols.stella.events.parameters import (
@@ -26,8 +28,6 @@ from orchestrator.protocols.stella.events.parameters import (
 from orchestrator.protocols.stella.events.stream import dashboard_stream
 from orchestrator.protocols.stella.openapi import StellaSchema
 from orchestrator.protocols.stella.visible_jobs import attempts_of
-from orchestrator.selectors.event_pages import Place, events_of_job
-from orchestrator.selectors.event_search import find_events
 from runtime_jobs.models.tenants import Scope
 
 DEFAULT_LIMIT: Final = 50

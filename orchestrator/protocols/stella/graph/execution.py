@@ -7,13 +7,13 @@ from typing import Any, Final
 
 from graphql import GraphQLError, OperationType
 
-from orchestrator.http.auth.principals import ClientPrincipal
+from orchestrator.core.principals import ClientPrincipal
 from orchestrator.http.errors.problems import ApiError, to_api_error
-from orchestrator.notifications.log_hub import SourceUnavailable
 from orchestrator.protocols.stella import errors
 from orchestrator.protocols.stella.graph.documents import ParsedDocument, parse_document
 from orchestrator.protocols.stella.graph.queries import GraphContext
 from orchestrator.protocols.stella.graph.schema import DOCUMENT, schema
+from orchestrator.pubsub.log_hub import SourceUnavailable
 
 # Refusals of arguments have the code of query parameters in the REST API.
 _ARGUMENTS: Final = {"invalid_query": "invalid"}

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from orchestrator.notifications.envelopes import envelope_of
+from orchestrator.events.envelopes import envelope_of
+from orchestrator.events.pages import StoredEvent, newest_events_of_jobs
 from orchestrator.protocols.stella.graph.selections import JobSelection, NeighbourSelection
 from orchestrator.protocols.stella.jobs import wire
-from orchestrator.selectors.event_pages import StoredEvent, newest_events_of_jobs
 from orchestrator.selectors.job_attempts import ReadAttempt, newest_attempts_of
 from orchestrator.selectors.job_graph import neighbours_of
 from orchestrator.selectors.orchestration_statuses import JobStanding, standings_of

@@ -10,10 +10,13 @@ from typing import Any
 import strawberry
 from django_filters.utils import translate_validation
 
+from orchestrator.core.idempotency import key_of
+from orchestrator.core.principals import ClientPrincipal
+from orchestrator.events.envelopes import envelope_of
+from orchestrator.events.pages import Place
+from orchestrator.events.place_tokens import InvalidPlace, encode_place
+from orchestrator.events.search import find_events
 from orchestrator.http.api.query_parameters import invalid_query
-from orchestrator.http.auth.principals import ClientPrincipal
-from orchestrator.notifications.envelopes import envelope_of
-from orchestrator.notifications.place_tokens import InvalidPlace, encode_place
 from orchestrator.protocols.stella.dashboard.wire import serialize_dashboard
 from orchestrator.protocols.stella.events.parameters import (
     UNKNOWN_PLACE,
@@ -43,11 +46,8 @@ from orchestrator.protocols.stella.sources.wire import serialize_source
 from orchestrator.protocols.stella.tenants import tenants_of
 from orchestrator.protocols.stella.visible_jobs import MISSING, is_uuid, newest_attempt, newest_attempts
 from orchestrator.selectors.dashboard import read_dashboard
-from orchestrator.selectors.event_pages import Place
-from orchestrator.selectors.event_search import find_events
 from orchestrator.selectors.quotas import QuotaRows, quota_uses
 from orchestrator.selectors.sources import STATUSES, SourceRows
-from orchestrator.services.idempotency import key_of
 from runtime_jobs.errors import NotFound
 from runtime_jobs.models.jobs import JobQuerySet
 from runtime_jobs.orchestration_status import OrchestrationStatus

@@ -18,6 +18,8 @@ from django.core.handlers.asgi import ASGIRequest
 from graphql import OperationType
 from rest_framework.exceptions import NotAuthenticated
 
+from orchestrator.core.db_scope import release_connection_after
+from orchestrator.core.principals import ClientPrincipal, client_of_person
 from orchestrator.http.api.fields import parse
 from orchestrator.http.asgi.body_limit import Message, Receive, Send
 from orchestrator.http.asgi.client_identity import ClientIdentities
@@ -29,9 +31,7 @@ from orchestrator.http.asgi.websocket_protocol import EXTENSION, WebSocketConnec
 from orchestrator.http.auth.authentication import authenticate_bearer, is_of_other_site
 from orchestrator.http.auth.credentials import credential_of_client
 from orchestrator.http.auth.permissions import NOT_FOR_WORKERS
-from orchestrator.http.auth.principals import ClientPrincipal, client_of_person
 from orchestrator.http.client_ip import rate_limit_key
-from orchestrator.http.db_scope import release_connection_after
 from orchestrator.http.errors.problems import ApiError, to_api_error
 from orchestrator.http.observability.access_log import AccessLogEntry
 from orchestrator.http.observability.request_context import RequestContext, new_context

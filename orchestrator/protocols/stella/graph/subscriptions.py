@@ -11,20 +11,20 @@ from typing import Any
 import orjson
 import strawberry
 
+from orchestrator.core.principals import ClientPrincipal
+from orchestrator.events.channels import Audience, EventFilter, FeedBatch
+from orchestrator.events.pages import Place
+from orchestrator.events.place_tokens import encode_place
+from orchestrator.events.reader import Gap
 from orchestrator.http.asgi.server_sent_events import PING_SECONDS
-from orchestrator.http.auth.principals import ClientPrincipal
-from orchestrator.notifications.event_channels import Audience, EventFilter, FeedBatch
-from orchestrator.notifications.event_reader import Gap
-from orchestrator.notifications.log_hub import in_reader_thread
-from orchestrator.notifications.place_tokens import encode_place
 from orchestrator.protocols.stella.events.feed import FeedSnapshot, follow_events, place_after_gap, serialize_gap
 from orchestrator.protocols.stella.events.parameters import audience_of, event_filter_of
 from orchestrator.protocols.stella.graph.message_objects import JobEventMessageObject, RunLogMessageObject
 from orchestrator.protocols.stella.graph.queries import Info, place_of
 from orchestrator.protocols.stella.runs.wire import serialize_log_events
 from orchestrator.protocols.stella.visible_jobs import MISSING, is_uuid, newest_attempt
-from orchestrator.selectors import job_log_events
-from orchestrator.selectors.event_pages import Place
+from orchestrator.pubsub.log_hub import in_reader_thread
+from orchestrator.step_logs import job_log_events
 from runtime_jobs.errors import NotFound
 
 

@@ -7,7 +7,7 @@ import django_filters
 from django import forms
 from django.core.exceptions import ValidationError
 
-from orchestrator.http.api.datetimes import TimestampFilter
+from orchestrator.core.datetimes import TimestampFilter
 from orchestrator.protocols.stella.visible_jobs import is_uuid, job_ulid_of
 from orchestrator.selectors.job_incidents import has_open_incident
 from runtime_jobs.models import Job

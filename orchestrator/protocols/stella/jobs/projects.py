@@ -1,6 +1,6 @@
 """Resolves the tenant and the project of a submit. Document 004 has no project, and a request may name none."""
 
-from orchestrator.http.auth.principals import ClientPrincipal
+from orchestrator.core.principals import ClientPrincipal
 from runtime_jobs.errors import Invalid, NotFound, ProjectNotEnabled
 from runtime_jobs.models import Organization
 

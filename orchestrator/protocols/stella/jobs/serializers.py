@@ -4,7 +4,7 @@ from typing import Any, Final
 
 from rest_framework import serializers
 
-from orchestrator.http.api.datetimes import INVALID_TIMESTAMP, parse_timestamp
+from orchestrator.core.datetimes import INVALID_TIMESTAMP, parse_timestamp
 from orchestrator.http.api.fields import (
     SanitizedTextField,
     StrictCharField,

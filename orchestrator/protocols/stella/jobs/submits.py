@@ -2,15 +2,15 @@
 
 from typing import Any, Final
 
+from orchestrator.core.datetimes import format_timestamp, parse_timestamp
+from orchestrator.core.idempotency import IdempotentRequest, fingerprint_of
+from orchestrator.core.principals import client_of
 from orchestrator.http.api.calls import ApiCall
-from orchestrator.http.api.datetimes import format_timestamp, parse_timestamp
 from orchestrator.http.api.headers import idempotent_request
-from orchestrator.http.auth.principals import client_of
 from orchestrator.http.errors.problems import ApiError
 from orchestrator.protocols.stella.jobs.projects import organization_of, project_of
 from orchestrator.protocols.stella.visible_jobs import job_ulid_of
-from orchestrator.services import Submission
-from orchestrator.services.idempotency import IdempotentRequest, fingerprint_of
+from orchestrator.services.submission import Submission
 from runtime_jobs.errors import PayloadDigestMismatch
 from runtime_jobs.priorities import PRIORITIES
 from runtime_jobs.specs import PayloadSpec, public_digest

@@ -11,7 +11,8 @@ from rest_framework.response import Response
 from rest_framework.viewsets import GenericViewSet
 
 from leases.models import Lease
-from orchestrator import services
+from orchestrator.core.idempotency import key_of
+from orchestrator.core.principals import ClientPrincipal, client_of
 from orchestrator.evidence.attestations import attestation_of
 from orchestrator.evidence.signing_keys import SigningKeyError
 from orchestrator.http.api.calls import ApiAnswer, ApiCall, respond
@@ -19,7 +20,6 @@ from orchestrator.http.api.fields import parse
 from orchestrator.http.api.json_parser import body_of
 from orchestrator.http.api.query_parameters import LIST_PARAMETERS, StrictQueryMixin
 from orchestrator.http.auth.permissions import HasScope
-from orchestrator.http.auth.principals import ClientPrincipal, client_of
 from orchestrator.http.errors.problems import ApiError
 from orchestrator.protocols.stella import errors
 from orchestrator.protocols.stella.jobs import openapi, submits, wire
@@ -31,9 +31,10 @@ from orchestrator.protocols.stella.tenants import tenants_of
 from orchestrator.protocols.stella.visible_jobs import UUID_PATTERN, attempts_of, newest_attempt, newest_attempts
 from orchestrator.selectors.job_graph import MAX_NODES, dependents_of, graph_of
 from orchestrator.selectors.orchestration_statuses import standings_of
-from orchestrator.services import OperationResult
+from orchestrator.services import cancellation
+from orchestrator.services import submission as submission_operations
 from orchestrator.services.dependencies import get_roots
-from orchestrator.services.idempotency import key_of
+from orchestrator.services.transitions import OperationResult
 from runtime_jobs.errors import AlreadyFinal
 from runtime_jobs.models import Job
 from runtime_jobs.models.jobs import JobQuerySet
@@ -52,7 +53,7 @@ def submit(call: ApiCall) -> ApiAnswer:
     validated = parse(SubmitOrchestrationJobInput, call.body)
     submission = submits.submission_of(call, validated)
     idempotency = submits.idempotency_of(call, validated)
-    outcome = services.submit(
+    outcome = submission_operations.submit(
         submission,
         policy=configured_policy(submission.spec.job_type),
         default_pool=settings.DEFAULT_POOL,
@@ -153,7 +154,7 @@ def _cancel(caller: ClientPrincipal, job_id: str, message: str) -> OperationResu
     job = newest_attempt(caller, job_id)
     for _ in range(MAX_RETRIES_MEANWHILE):
         try:
-            return services.cancel(
+            return cancellation.cancel(
                 job_ulid=job.job_ulid,
                 actor=caller.actor,
                 deadline_seconds=settings.CANCEL_DEADLINE_SECONDS,

@@ -4,14 +4,14 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from orchestrator.http.api.datetimes import format_timestamp
-from orchestrator.models import Incident
+from orchestrator.core.datetimes import format_timestamp
+from orchestrator.incidents.models import Incident
 from orchestrator.protocols.stella.jobs.filters import level_of
 from orchestrator.protocols.stella.runs.wire import serialize_progress as serialize_run_progress
 from orchestrator.selectors.job_graph import DependencyGraph
 from orchestrator.selectors.orchestration_statuses import JobStanding
 from orchestrator.selectors.pending_reasons.reason import WaitReason
-from orchestrator.services.finish import OUTCOME_FIELDS
+from orchestrator.services.job_end import OUTCOME_FIELDS
 from runtime_jobs.identifiers import is_id, uuid_of
 from runtime_jobs.models import Job
 from runtime_jobs.orchestration_status import orchestration_status

@@ -8,11 +8,10 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.viewsets import GenericViewSet
 
-from orchestrator import services
+from orchestrator.core.principals import client_of
 from orchestrator.http.api.json_parser import body_of
 from orchestrator.http.api.query_parameters import StrictQueryMixin
 from orchestrator.http.auth.permissions import HasScope
-from orchestrator.http.auth.principals import client_of
 from orchestrator.http.client_ip import client_address
 from orchestrator.protocols.stella import errors
 from orchestrator.protocols.stella.limits import openapi, serializers
@@ -20,6 +19,7 @@ from orchestrator.protocols.stella.openapi import StellaSchema
 from orchestrator.protocols.stella.sources.names import MISSING, target_of
 from orchestrator.protocols.stella.sources.wire import serialize_source
 from orchestrator.selectors.sources import read_source
+from orchestrator.services import limits
 from runtime_jobs.errors import NotFound
 from runtime_jobs.models.tenants import Scope
 
@@ -42,19 +42,19 @@ class SourceLimitViewSet(StrictQueryMixin, GenericViewSet):
     @action(detail=False, methods=["post"])
     def pause(self, request: Request) -> Response:
         """Stop starting the jobs of a source until `until`, or until it is resumed."""
-        return self._act(request, serializers.PauseSourceInput, services.pause)
+        return self._act(request, serializers.PauseSourceInput, limits.pause)
 
     @openapi.RESUME_JOB_SOURCE
     @action(detail=False, methods=["post"])
     def resume(self, request: Request) -> Response:
         """Remove the pause of a source. 404 if it has none."""
-        return self._act(request, serializers.ResumeSourceInput, services.resume)
+        return self._act(request, serializers.ResumeSourceInput, limits.resume)
 
     @openapi.THROTTLE_JOB_SOURCE
     @action(detail=False, methods=["post"])
     def throttle(self, request: Request) -> Response:
         """Limit the starts per hour of a source temporarily, in addition to its quota."""
-        return self._act(request, serializers.ThrottleSourceInput, services.throttle)
+        return self._act(request, serializers.ThrottleSourceInput, limits.throttle)
 
     def _act(self, request: Request, serializer: Any, operation: Callable[..., Any]) -> Response:
         body = serializer(data=body_of(request))

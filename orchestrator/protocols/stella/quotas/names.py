@@ -1,6 +1,6 @@
 """Resolves the ids of quotas."""
 
-from orchestrator.http.auth.principals import ClientPrincipal
+from orchestrator.core.principals import ClientPrincipal
 from orchestrator.protocols.stella.serializers import JOB_TYPES_OR_ALL
 from orchestrator.protocols.stella.tenants import require_tenant
 from runtime_jobs.errors import NotFound

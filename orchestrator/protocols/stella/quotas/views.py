@@ -7,13 +7,12 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.viewsets import GenericViewSet
 
-from orchestrator import services
+from orchestrator.core.principals import client_of
 from orchestrator.http.api.headers import if_match_tags
 from orchestrator.http.api.json_parser import MergePatchParser, StrictJSONParser, body_of
 from orchestrator.http.api.pagination import KeysetPages
 from orchestrator.http.api.query_parameters import LIST_PARAMETERS, StrictQueryMixin, invalid_query
 from orchestrator.http.auth.permissions import HasScope
-from orchestrator.http.auth.principals import client_of
 from orchestrator.http.client_ip import client_address
 from orchestrator.protocols.stella import errors
 from orchestrator.protocols.stella.openapi import StellaSchema
@@ -24,6 +23,7 @@ from orchestrator.protocols.stella.quotas.wire import serialize_tenant_quota
 from orchestrator.protocols.stella.serializers import JOB_TYPES_OR_ALL
 from orchestrator.protocols.stella.tenants import tenants_of
 from orchestrator.selectors.quotas import QuotaRows, QuotaUse, quota_uses
+from orchestrator.services import quotas
 from runtime_jobs.models.tenants import Scope
 
 
@@ -69,7 +69,7 @@ class TenantQuotaViewSet(StrictQueryMixin, GenericViewSet):
         body = QuotaPatchInput(data=body_of(request))
         body.is_valid(raise_exception=True)
         tenant, job_type = resolve_quota(client_of(request), quota_id)
-        changed = services.set_quota(
+        changed = quotas.set_quota(
             org_slug=tenant,
             job_type=job_type,
             actor=client_of(request).actor,

@@ -2,10 +2,10 @@
 
 from rest_framework import serializers
 
+from orchestrator.evidence.replay_models import ReplayVerdict
 from orchestrator.http.api.fields import SanitizedTextField, StrictBooleanField, StrictChoiceField, StrictSerializer
 from orchestrator.protocols.stella.jobs.serializers import PRIORITIES
 from orchestrator.protocols.stella.serializers import MAX_REASON_LENGTH
-from orchestrator.replays.models import ReplayVerdict
 
 
 class ReplayInput(StrictSerializer):

@@ -8,22 +8,22 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.viewsets import GenericViewSet
 
-from orchestrator import services
+from orchestrator.core.principals import client_of
+from orchestrator.evidence import replays
+from orchestrator.evidence.manifests import canonical_manifest, manifest_of
+from orchestrator.evidence.replay_models import Replay
+from orchestrator.evidence.replays import ReplayRequest
 from orchestrator.evidence.signing_keys import sign
 from orchestrator.http.api.calls import ApiAnswer, ApiCall, respond
 from orchestrator.http.api.fields import parse
 from orchestrator.http.api.headers import idempotent_request
 from orchestrator.http.api.query_parameters import StrictQueryMixin, invalid_query
 from orchestrator.http.auth.permissions import HasScope
-from orchestrator.http.auth.principals import client_of
 from orchestrator.protocols.stella import errors
 from orchestrator.protocols.stella.openapi import StellaSchema
 from orchestrator.protocols.stella.replays import openapi, wire
 from orchestrator.protocols.stella.replays.serializers import ReplayInput
 from orchestrator.protocols.stella.visible_jobs import attempts_of, newest_attempt
-from orchestrator.replays.models import Replay
-from orchestrator.selectors.manifests import canonical_manifest, manifest_of
-from orchestrator.services import ReplayRequest
 from runtime_jobs.errors import NotFinal, NotFound, NotReplayable
 from runtime_jobs.models.tenants import Scope
 from runtime_jobs.priorities import PRIORITIES
@@ -45,7 +45,7 @@ def replay(call: ApiCall, job_id: str) -> ApiAnswer:
         is_sealed=validated["sealed"],
         source_address=call.address,
     )
-    outcome = services.replay(request, idempotency=idempotent_request(call, f"replay {root}", call.body))
+    outcome = replays.replay(request, idempotency=idempotent_request(call, f"replay {root}", call.body))
     record = wire.serialize_replay_record(Replay.objects.get(job_ulid=outcome.job.job_ulid), outcome.job)
     headers = {"Location": f"/api/jobs/{record['jobId']}"}
     if outcome.replayed:

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from orchestrator.http.api.datetimes import format_timestamp
+from orchestrator.core.datetimes import format_timestamp
+from orchestrator.evidence.replay_models import Replay
 from orchestrator.protocols.stella.jobs.filters import level_of
 from orchestrator.protocols.stella.jobs.wire import job_uuid
-from orchestrator.replays.models import Replay
 from runtime_jobs.models import Job
 
 

@@ -15,9 +15,9 @@ from rest_framework.viewsets import GenericViewSet
 
 from leases.errors import StaleLease
 from leases.models import Lease
-from orchestrator import services
 from orchestrator.artifacts.addresses import download_url
 from orchestrator.artifacts.uploads import with_confirmed
+from orchestrator.core.principals import client_of, worker_of
 from orchestrator.http.api.fields import parse
 from orchestrator.http.api.headers import worker_session
 from orchestrator.http.api.json_parser import body_of
@@ -27,13 +27,13 @@ from orchestrator.http.asgi.stream_responses import EVENTS, EventStreamRenderer,
 from orchestrator.http.asgi.streams import CountedResponse, registry
 from orchestrator.http.auth.credentials import credential_of
 from orchestrator.http.auth.permissions import HasScope, IsWorker
-from orchestrator.http.auth.principals import client_of, worker_of
 from orchestrator.http.errors.problems import ApiError
 from orchestrator.protocols.stella import errors
 from orchestrator.protocols.stella.openapi import StellaSchema
 from orchestrator.protocols.stella.runs import openapi, serializers, wire
 from orchestrator.protocols.stella.visible_jobs import attempts_of, job_ulid_of, newest_attempt
-from orchestrator.selectors import job_log_events
+from orchestrator.services.heartbeat import renew
+from orchestrator.step_logs import job_log_events
 from runtime_jobs.errors import NotFound
 from runtime_jobs.identifiers import is_id
 from runtime_jobs.models import Job, StoredArtifact
@@ -101,7 +101,7 @@ class OrchestrationRunViewSet(StrictQueryMixin, GenericViewSet):
         lease_ulid = validated["leaseId"]
         if not is_id(lease_ulid, "rtl") or not _is_lease_of_run(lease_ulid, run_id):
             raise StaleLease("unknown_lease")
-        renewed = services.renew(
+        renewed = renew(
             lease_ulid=lease_ulid,
             worker=worker,
             phase=validated["phase"],

@@ -7,7 +7,7 @@ from urllib.parse import quote
 import orjson
 
 from leases.models import Lease
-from orchestrator.http.api.datetimes import format_timestamp
+from orchestrator.core.datetimes import format_timestamp
 from runtime_jobs.identifiers import uuid_of
 from runtime_jobs.models import Job, StoredArtifact
 from runtime_jobs.orchestration_status import orchestration_status

@@ -5,8 +5,8 @@
 
 from leases.models import LimitScope
 from leases.scheduling.limits import ALL_TYPES, LimitTarget
+from orchestrator.core.principals import ClientPrincipal
 from orchestrator.http.auth.permissions import require_installation
-from orchestrator.http.auth.principals import ClientPrincipal
 from orchestrator.protocols.stella.tenants import require_tenant
 from runtime_jobs.errors import NotFound
 from runtime_jobs.models import Project

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from orchestrator.http.api.datetimes import format_timestamp
+from orchestrator.core.datetimes import format_timestamp
 from orchestrator.protocols.stella.sources.names import source_id
 from orchestrator.protocols.stella.wire import serialize_actor
 from orchestrator.selectors.sources import JobSource

@@ -16,7 +16,7 @@ import orchestrator.protocols.native.limits.serializers  # noqa: F401 defines se
 from orchestrator.http.api import fields
 from orchestrator.http.api.compiled_serializers import NotCompiled
 from orchestrator.http.api.fields import StrictCharField, StrictSerializer, parse
-from orchestrator.ingest.serializers import TruncatedList
+from orchestrator.protocols.ingest.serializers import TruncatedList
 from orchestrator.protocols.native.jobs.serializers import (
     BulkSubmitInput,
     ConcurrencyInput,

@@ -9,9 +9,9 @@ from django.core.handlers.asgi import ASGIRequest
 from django.http import HttpRequest
 from django.utils.functional import SimpleLazyObject
 
+from orchestrator.core.principals import ClientPrincipal, WorkerPrincipal
 from orchestrator.http.api.calls import IdentifiedTokens
 from orchestrator.http.asgi.client_identity import MAX_REMEMBERED, ClientIdentities, identify_tokens
-from orchestrator.http.auth.principals import ClientPrincipal, WorkerPrincipal
 from orchestrator.http.client_ip import client_address
 from runtime_jobs.events import Actor
 from workers.models import Worker

@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from django.db import connection
 
-from orchestrator.http.asgi import compute_slots as module
-from orchestrator.http.asgi.compute_slots import ComputeSlots
+from orchestrator.core import compute_slots as module
+from orchestrator.core.compute_slots import ComputeSlots
 from tests.live_server import eventually
 
 LONG = 60.0

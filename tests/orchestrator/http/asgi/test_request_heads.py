@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import requests
 
-from orchestrator import services
+from orchestrator.step_logs import job_log_writes
 from runtime_jobs.models import Job
 from tests.factories import (
     SUBMIT_BODY,
@@ -294,7 +294,7 @@ def test_a_client_of_http_1_0_gets_no_chunks(server, token):
     worker = WorkerFactory()
     lease = claimed(worker)
     for seq, chunk in enumerate([b"first\n", b"second\n"]):
-        services.append_log(lease_ulid=lease.lease.lease_ulid, worker=worker, seq=seq, chunk=chunk)
+        job_log_writes.append_log(lease_ulid=lease.lease.lease_ulid, worker=worker, seq=seq, chunk=chunk)
 
     def log(version):
         head = f"GET /v1/jobs/{lease.job.job_ulid}/logs HTTP/{version}\r\nHost: localhost\r\n"

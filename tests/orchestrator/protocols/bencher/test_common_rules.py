@@ -116,7 +116,7 @@ def test_an_unexpected_error_says_nothing(ada, monkeypatch):
     def fail(*_, **__):
         raise RuntimeError("secret detail")
 
-    monkeypatch.setattr("orchestrator.services.create_runner", fail)
+    monkeypatch.setattr("orchestrator.services.runners.create_runner", fail)
     assert "secret" not in error_of(ada.post("/v0/runners", BODY), 500)["message"]
 
 

@@ -16,7 +16,7 @@ from django.utils import timezone
 from orchestrator.images import tokens
 from orchestrator.protocols.bencher import authentication
 from orchestrator.protocols.bencher.channel import claims, operations
-from orchestrator.services import heartbeat, metering, settlement
+from orchestrator.services import heartbeat, late_results, metering
 from tests.api_client import Caller
 from tests.factories import RunnerFactory, personal_key
 from tests.lease_model.mutants import Mutant
@@ -121,7 +121,7 @@ def order_that_cannot_be_rendered() -> None:
 MUTANTS: tuple[tuple[Mutant, Callable[[], None]], ...] = (
     (Mutant("an earlier lease's late result", operations.finish_late, "or newest.lease.fence != newest.job.fence", ""),
      late_result_of_an_earlier_lease),
-    (Mutant("a result after the late window", settlement.complete_late,
+    (Mutant("a result after the late window", late_results.complete_late,
             "if _is_given_up(uow, locked.job, locked.now):", "if False:"), result_after_the_late_window),
     (Mutant("an output without its result", operations._complete, ', "result": output.result', ""),
      result_within_the_late_window),

@@ -18,9 +18,9 @@ from websockets.sync.client import ClientConnection
 from websockets.sync.client import connect as websocket
 
 from leases.models import Lease
-from orchestrator import services
 from orchestrator.protocols.bencher.channel.messages import parse_channel_frame
 from orchestrator.protocols.bencher.states import job_status
+from orchestrator.services import cancellation, expiry, runners
 from runtime_jobs.identifiers import uuid_of
 from runtime_jobs.models import Job
 from tests.bencher_runner.installation import unknown_key
@@ -178,15 +178,15 @@ class Replay:
 
     def associate(self, runner: str, spec: str) -> None:
         worker_id, spec_uuid = self.runners[runner].worker_id, self.specs[spec].uuid
-        services.add_runner_spec(worker_id=worker_id, spec_uuid=spec_uuid, actor=OPERATOR)
+        runners.add_runner_spec(worker_id=worker_id, spec_uuid=spec_uuid, actor=OPERATOR)
 
     def rotate(self, runner: str) -> None:
-        _, key = services.rotate_runner_key(worker_id=self.runners[runner].worker_id, actor=OPERATOR)
+        _, key = runners.rotate_runner_key(worker_id=self.runners[runner].worker_id, actor=OPERATOR)
         number = sum(name.partition("#")[0] == runner for name in self.keys) + 1
         self.keys[f"{runner}#{number}"] = key
 
     def archive(self, runner: str, archived: bool) -> None:
-        services.change_runner(worker_id=self.runners[runner].worker_id, archived=archived, actor=OPERATOR)
+        runners.change_runner(worker_id=self.runners[runner].worker_id, archived=archived, actor=OPERATOR)
 
     def submit(self, job: dict[str, Any]) -> None:
         values = {ATTRIBUTES.get(name, name): value for name, value in job.items() if name != "spec"}
@@ -194,7 +194,7 @@ class Replay:
         self.jobs.append(order(self.specs[job["spec"]], image="demo:stories", **values))
 
     def cancel(self, job: str) -> None:
-        services.cancel(job_ulid=self.job(job).job_ulid, actor=ALICE, deadline_seconds=60)
+        cancellation.cancel(job_ulid=self.job(job).job_ulid, actor=ALICE, deadline_seconds=60)
 
     def status(self, job: str, status: str) -> None:
         eventually(lambda: str(job_status(row(self.job(job)))) == status)
@@ -203,7 +203,7 @@ class Replay:
         """The lease expires, and the scheduler process ends it."""
         lease = Lease.objects.open().get(job=self.job(job))
         Lease.objects.filter(pk=lease.pk).update(expires_at=lease.leased_at)
-        services.expire(job_ulid=self.job(job).job_ulid)
+        expiry.expire(job_ulid=self.job(job).job_ulid)
 
     def stop_runner(self) -> None:
         """Its connection ends with the next entries."""

@@ -13,14 +13,14 @@ from django.db import OperationalError, connection, transaction
 from django.test import Client
 from django.utils import timezone
 
-from orchestrator import services
-from orchestrator.notifications.log_hub import SourceUnavailable
 from orchestrator.protocols.bencher.reports import perf as views_perf
 from orchestrator.protocols.bencher.reports import streaming, views, wire
+from orchestrator.pubsub.log_hub import SourceUnavailable
 from orchestrator.results import models, names
 from orchestrator.results.outputs import encode_output
 from orchestrator.results.processing import process, store_results
 from orchestrator.results.reading import ReadingSettings, UnreadableResult, read_texts
+from orchestrator.services import hardware_specs
 from runtime_jobs.identifiers import uuid_of
 from runtime_jobs.models import OperatorEvent, Project
 from tests.factories import (
@@ -505,7 +505,7 @@ def test_a_change_does_not_attach_a_spec_that_was_archived_meanwhile(project, me
     def find(*arguments, **options):
         found = original(*arguments, **options)
         if not connection.in_atomic_block:
-            services.change_spec(spec_uuid=spec.uuid, archived=True, actor=OPERATOR)
+            hardware_specs.change_spec(spec_uuid=spec.uuid, archived=True, actor=OPERATOR)
         return found
 
     monkeypatch.setattr(views, "_find_testbed", find)

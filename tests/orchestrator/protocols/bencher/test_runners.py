@@ -9,9 +9,9 @@ from django.apps import apps
 from django.db import connection
 from django.db.models import ProtectedError
 
-from orchestrator import services
 from orchestrator.http.errors.problems import ApiError
 from orchestrator.protocols.bencher.authentication import authenticate_runner
+from orchestrator.services import claiming, heartbeat, worker_state
 from runtime_jobs.errors import ResourceConflict
 from runtime_jobs.identifiers import uuid_of
 from runtime_jobs.models import OperatorEvent
@@ -189,7 +189,7 @@ def test_archived_twice_is_archived_and_restored_twice_is_not(ada, runner):
 
 
 def test_restoring_a_runner_that_is_drained_leaves_it_drained(ada, runner):
-    services.set_worker_state(worker_id=runner.worker_id, state=WorkerState.DRAINING, actor=OPERATOR)
+    worker_state.set_worker_state(worker_id=runner.worker_id, state=WorkerState.DRAINING, actor=OPERATOR)
     ada.call("PATCH", "/v0/runners/rack-7", {"archived": False})
     assert Worker.objects.get().state == WorkerState.DRAINING
 
@@ -212,7 +212,7 @@ def test_each_change_is_in_the_audit_log(ada, runner):
 
 
 def test_a_revoked_runner_cannot_be_changed(ada, runner):
-    services.set_worker_state(worker_id=runner.worker_id, state=WorkerState.REVOKED, actor=OPERATOR)
+    worker_state.set_worker_state(worker_id=runner.worker_id, state=WorkerState.REVOKED, actor=OPERATOR)
     refused(lambda: ada.call("PATCH", "/v0/runners/rack-7", {"archived": False}), 409)
     refused(lambda: ada.post("/v0/runners/rack-7/key"), 409)
     assert ada.get("/v0/runners/rack-7").status_code == 200
@@ -221,8 +221,8 @@ def test_a_revoked_runner_cannot_be_changed(ada, runner):
 def test_an_archived_runner_changes_its_state_by_nothing_else(ada, runner):
     ada.call("PATCH", "/v0/runners/rack-7", {"archived": True})
     with pytest.raises(ResourceConflict, match="archived"):
-        services.set_worker_state(worker_id=runner.worker_id, state=WorkerState.ACTIVE, actor=OPERATOR)
-    services.set_worker_state(worker_id=runner.worker_id, state=WorkerState.REVOKED, actor=OPERATOR)
+        worker_state.set_worker_state(worker_id=runner.worker_id, state=WorkerState.ACTIVE, actor=OPERATOR)
+    worker_state.set_worker_state(worker_id=runner.worker_id, state=WorkerState.REVOKED, actor=OPERATOR)
     assert Worker.objects.get().state == WorkerState.REVOKED
 
 
@@ -439,7 +439,7 @@ def held_job(runner):
 
 def claimed_by(runner, job):
     offers = frozenset(job.requirements)
-    found = services.claim(worker=runner, offer=offer(runner, offers=offers))
+    found = claiming.claim(worker=runner, offer=offer(runner, offers=offers))
     assert found is not None
     assert found.job.pk == job.pk
     return job
@@ -450,9 +450,9 @@ def test_an_archived_runner_gets_no_job_and_what_executes_goes_its_way(ada, runn
     job = held_job(runner)
     waiting = submitted(ProjectFactory(pool=runner.pool.slug))
     ada.call("PATCH", "/v0/runners/rack-7", {"archived": True})
-    assert services.claim(worker=runner, offer=offer(runner, offers=frozenset(waiting.requirements))) is None
+    assert claiming.claim(worker=runner, offer=offer(runner, offers=frozenset(waiting.requirements))) is None
     lease = job.leases.get()
-    services.renew(lease_ulid=lease.lease_ulid, worker=runner)
+    heartbeat.renew(lease_ulid=lease.lease_ulid, worker=runner)
     ada.call("PATCH", "/v0/runners/rack-7", {"archived": False})
     claimed_by(runner, waiting)
 

@@ -4,8 +4,7 @@ import pytest
 from django.db import IntegrityError, connection, transaction
 from django.test.utils import CaptureQueriesContext
 
-from orchestrator import services
-from orchestrator.services import hardware_specs
+from orchestrator.services import cancellation, hardware_specs
 from runtime_jobs.models import Job, OperatorEvent
 from tests.api_client import Caller
 from tests.factories import (
@@ -265,7 +264,7 @@ def test_a_spec_of_a_job_cannot_be_deleted(ada, spec, state):
     demanding(job, requirements=[spec.label])
     Job.objects.filter(pk=job.pk).update(job_type="oci", spec={"spec": str(spec.uuid)})
     if state == "final":
-        services.cancel(job_ulid=job.job_ulid, actor=OPERATOR, deadline_seconds=1)
+        cancellation.cancel(job_ulid=job.job_ulid, actor=OPERATOR, deadline_seconds=1)
     refused(lambda: ada.call("DELETE", "/v0/specs/two-cores"), 409)
     HardwareSpecFactory(slug="other")
     assert ada.call("DELETE", "/v0/specs/other").status_code == 204

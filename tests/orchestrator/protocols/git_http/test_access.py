@@ -7,11 +7,11 @@ import pytest
 from django.test import RequestFactory
 
 from leases.models import Lease
-from orchestrator import services
 from orchestrator.job_tokens.claims import TokenPurpose
 from orchestrator.protocols.git_http.access import authorize
 from orchestrator.protocols.git_http.wire import GitRefusal
 from orchestrator.repositories.mirrors import mirror_path
+from orchestrator.services import worker_state
 from runtime_jobs.db_time import database_now
 from runtime_jobs.models import ApiToken
 from tests.factories import OPERATOR, OrganizationFactory, WorkerFactory, api_token
@@ -97,7 +97,7 @@ def test_a_checkout_token_reads_no_other_repository(private, public):
 
 
 def ended(running) -> None:
-    services.revoke(job_ulid=running.job.job_ulid, actor=OPERATOR, reason="test")
+    worker_state.revoke(job_ulid=running.job.job_ulid, actor=OPERATOR, reason="test")
 
 
 def expired_lease(running) -> None:
@@ -105,7 +105,7 @@ def expired_lease(running) -> None:
 
 
 def revoked_runner(running) -> None:
-    services.set_worker_state(worker_id=running.worker.worker_id, state=WorkerState.REVOKED, actor=OPERATOR)
+    worker_state.set_worker_state(worker_id=running.worker.worker_id, state=WorkerState.REVOKED, actor=OPERATOR)
 
 
 @pytest.mark.parametrize("change", [ended, expired_lease, revoked_runner])

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 import requests
 
-from orchestrator import services
+from orchestrator.core.sealing import SealedValueError
 from orchestrator.repositories.contents import resolve_ref
 from orchestrator.repositories.errors import GitFailed
 from orchestrator.repositories.mirrors import mirror_path, seal_credential, update_mirror
-from orchestrator.sealing import SealedValueError
+from orchestrator.services import job_end
 from runtime_jobs.states import FailureReason
 from tests.factories import api_token
 from tests.live_server import eventually, serving
@@ -174,7 +174,7 @@ def test_a_checkout_token_clones_while_the_job_runs_and_nothing_after_its_end(
     assert requests.get(address, headers=headers, timeout=60).status_code == 404
 
     assert requests.get(f"{url}/info/refs?service=git-upload-pack", headers=headers, timeout=60).status_code == 200
-    services.fail(lease_ulid=running.lease.lease_ulid, worker=running.worker, reason=FailureReason.WORKER_ERROR)
+    job_end.fail(lease_ulid=running.lease.lease_ulid, worker=running.worker, reason=FailureReason.WORKER_ERROR)
     ended = requests.get(f"{url}/info/refs?service=git-upload-pack", headers=headers, timeout=60)
     assert (ended.status_code, ended.headers["WWW-Authenticate"]) == (401, 'Basic realm="shithub"')
     assert requests.get(address, headers=headers, timeout=60).status_code == 401

@@ -8,10 +8,10 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from leases.models import Lease
-from orchestrator import services
 from orchestrator.job_tokens.claims import TokenPurpose, new_token, sign
-from orchestrator.services import BatchJob, BatchSubmission
+from orchestrator.services import batches, claiming
 from orchestrator.services.actions_runners import register_runner
+from orchestrator.services.batches import BatchJob, BatchSubmission
 from runtime_jobs.db_time import database_now
 from runtime_jobs.models import Job, Repository, WorkflowRun
 from runtime_jobs.specs import JOB_TYPES
@@ -52,7 +52,7 @@ def running_job(repository: Repository, commit: str = "5" * 40, *, now: datetime
     number = WorkflowRun.objects.count() + 1
     project = repository.project
     step = ActionsStep(index=0, uses="actions/checkout@v4")
-    outcome = services.submit_batch(
+    outcome = batches.submit_batch(
         BatchSubmission(
             org_slug=project.organization.slug,
             project_slug=project.slug,
@@ -82,7 +82,7 @@ def running_job(repository: Repository, commit: str = "5" * 40, *, now: datetime
     runner, _, _ = register_runner(name=f"runner-{number}", actor=OPERATOR)
     worker = runner.worker
     offered = offer(worker, job_types=("actions",))
-    claimed = services.claim(worker=worker, offer=offered, acknowledge=False, now=now)
+    claimed = claiming.claim(worker=worker, offer=offered, acknowledge=False, now=now)
     return RunningJob(repository, claimed.lease.job, run, worker, claimed.lease)
 
 

@@ -11,9 +11,9 @@ from urllib.parse import urlencode
 import pytest
 from django.test import Client
 
-from orchestrator import services
 from orchestrator.http.auth.throttling import FailedAuthThrottle
 from orchestrator.protocols.github import authentication
+from orchestrator.services import credentials
 from tests.factories import OPERATOR, OrganizationFactory, ProjectFactory
 from tests.suite_functions import audit_findings
 
@@ -31,7 +31,7 @@ def signature(secret: str, raw: bytes) -> str:
 
 
 def new_secret(project) -> str:
-    secret = services.rotate_webhook_secret(project_id=project.pk, actor=OPERATOR, reason="connect")[1]
+    secret = credentials.rotate_webhook_secret(project_id=project.pk, actor=OPERATOR, reason="connect")[1]
     project.refresh_from_db()
     return secret
 

@@ -4,7 +4,7 @@ import functools
 
 import pytest
 
-from orchestrator.models import WebhookDelivery
+from orchestrator.protocols.github.models import WebhookDelivery
 from runtime_jobs.models import Batch, Job
 from tests.orchestrator.protocols.github.conftest import deliver, new_secret, payload, ready
 from tests.orchestrator.protocols.native.test_concurrent_requests import together

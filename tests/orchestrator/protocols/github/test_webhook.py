@@ -6,11 +6,11 @@ import pytest
 from django.db import IntegrityError, transaction
 from django.test import Client
 
-from orchestrator import services
 from orchestrator.maintenance.pruning import PruningTask
-from orchestrator.models import WebhookDelivery
 from orchestrator.protocols.github import handler
+from orchestrator.protocols.github.models import WebhookDelivery
 from orchestrator.protocols.github.wire import run_state
+from orchestrator.services import cancellation, job_end, retries
 from runtime_jobs.models import Batch, Job
 from runtime_jobs.states import FailureReason
 from tests.api_client import Caller, problem_of
@@ -109,13 +109,13 @@ def test_a_duplicate_gets_the_state_of_the_run(github):
     github("pull_request.opened")
     lease, worker = claimed(holder := WorkerFactory()).lease, holder
     assert github("pull_request.opened").json()["state"] == "RUNNING"
-    services.fail(lease_ulid=lease.lease_ulid, worker=worker, reason=FailureReason.WORKER_ERROR, message="")
+    job_end.fail(lease_ulid=lease.lease_ulid, worker=worker, reason=FailureReason.WORKER_ERROR, message="")
     assert github("pull_request.opened").json()["state"] == "FAILED"
-    services.retry(job_ulid=Job.objects.get().job_ulid, actor=OPERATOR, reason="again")
+    retries.retry(job_ulid=Job.objects.get().job_ulid, actor=OPERATOR, reason="again")
     assert github("pull_request.opened").json()["state"] == "QUEUED", "the newest attempt is the run's"
     newest = Job.objects.latest("id")
     claimed(worker)
-    services.cancel(job_ulid=newest.job_ulid, actor=OPERATOR, deadline_seconds=60)
+    cancellation.cancel(job_ulid=newest.job_ulid, actor=OPERATOR, deadline_seconds=60)
     newest.refresh_from_db()
     assert run_state(newest) == "CANCEL_REQUESTED"
 

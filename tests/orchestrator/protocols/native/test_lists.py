@@ -13,7 +13,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from benchmarks.tenants import fill
-from orchestrator import services
+from orchestrator.services import cancellation
 from runtime_jobs.models import Job
 from tests.api_client import refused
 from tests.factories import ALICE, COMMIT, ProjectFactory, submitted
@@ -88,7 +88,7 @@ def test_a_filter_filters(alice, organization, project, query, shown):
     submitted(project)
     submitted(project, git_commit="d" * 40)
     other = submitted(ProjectFactory(organization=organization, slug="api"))
-    services.cancel(job_ulid=other.job_ulid, actor=ALICE, deadline_seconds=30)
+    cancellation.cancel(job_ulid=other.job_ulid, actor=ALICE, deadline_seconds=30)
     assert len(ids(alice.get(f"{JOBS}?{query}"))) == shown
 
 
@@ -192,7 +192,7 @@ def test_events_after_what_is_no_number_are_refused(alice, project, after):
 
 def test_events_come_after_a_number_and_not_again(alice, project):
     job = submitted(project)
-    services.cancel(job_ulid=job.job_ulid, actor=ALICE, deadline_seconds=30)
+    cancellation.cancel(job_ulid=job.job_ulid, actor=ALICE, deadline_seconds=30)
     path = f"{JOBS}/{job.job_ulid}/events"
     whole = alice.get(path).json()
     assert [event["seq"] for event in whole["results"]] == [1, 2]

@@ -13,10 +13,12 @@ from django.urls import get_resolver
 
 from leases.models import Breaker, LimitScope
 from leases.scheduling.limits import LimitTarget
-from orchestrator import services
 from orchestrator.http.observability.routes import _template
+from orchestrator.incidents.models import Incident
 from orchestrator.ingest.models import Run
-from orchestrator.models import Incident, NotificationRule
+from orchestrator.secrets.operations import set_secret, set_variable
+from orchestrator.services import limits, payload_schemas
+from orchestrator.webhooks.models import NotificationRule
 from runtime_jobs.identifiers import uuid_of
 from runtime_jobs.models import JobStep, Membership, StoredArtifact
 from tests.api_client import Caller, problem_of, without_ids
@@ -33,8 +35,8 @@ from tests.factories import (
     submitted,
 )
 from tests.orchestrator.bulk_actions.world import start as start_bulk_action
-from tests.orchestrator.recurring.world import JOB as SCHEDULED_JOB
-from tests.orchestrator.recurring.world import make_schedule
+from tests.orchestrator.schedules.world import JOB as SCHEDULED_JOB
+from tests.orchestrator.schedules.world import make_schedule
 from tests.orchestrator.webhooks.world import make_deliveries, make_webhook
 from tests.packs import SIMPLE_PLAN, register
 from tests.shared_rows import module_transaction
@@ -340,15 +342,15 @@ def make_tenants():
         run_id="run_a", job_id=job.job_ulid, org_slug=mine.slug, project_slug="web", worker_id=holder.worker_id,
         payload={}, payload_sha256="0" * 64,
     )  # fmt: skip
-    limit = services.set_limit(org_slug=mine.slug, max_active=5, actor=ALICE, reason="mine")
-    services.pause(subject=LimitTarget(LimitScope.PROJECT, mine.slug, "web"), actor=ALICE, reason="mine")
+    limit = limits.set_limit(org_slug=mine.slug, max_active=5, actor=ALICE, reason="mine")
+    limits.pause(subject=LimitTarget(LimitScope.PROJECT, mine.slug, "web"), actor=ALICE, reason="mine")
     Breaker.objects.create(org_slug=mine.slug, job_type="runtime", state="open", limit_id=limit.pk)
     incident = Incident.objects.create(
         kind="breaker", org_slug=mine.slug, job_type="runtime", summary="mine", opened_at=job.created_at
     )
     JobStep.objects.create(job=job, index=0, run="true")
     repository = make_repository(project)
-    for change in (services.set_secret, services.set_variable):
+    for change in (set_secret, set_variable):
         change(organization=mine, repository=None, name="TOKEN", value="mine-alone", actor=ALICE)
     webhook = make_webhook(mine)
     (delivery,) = make_deliveries(webhook, status="dead", due_at=None, finished_at=job.created_at)
@@ -357,7 +359,7 @@ def make_tenants():
     )
     ids = {"job_id": job.job_ulid, "run_id": "run_a", "lease_id": lease.lease_ulid, "limit_id": str(limit.pk)}
     ids |= {"org_slug": mine.slug, "pool": job.pool, "name": "TOKEN", "job_type": "scan"}
-    services.set_payload_schema(organization=mine, job_type="scan", document={}, actor=ALICE)
+    payload_schemas.set_payload_schema(organization=mine, job_type="scan", document={}, actor=ALICE)
     ids |= {"pack_id": "simple", "version": register(mine, SIMPLE_PLAN, "simple").version}
     ids |= {"artifact_id": NOT_THERE["artifact_id"]}
     ids |= {"incident_id": incident.incident_ulid, "quota_id": f"{mine.slug}:*"}

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator import counters
+from orchestrator.core import counters
 from orchestrator.http.auth.authentication import refusals
 from orchestrator.http.auth.throttling import FailedAuthThrottle
 from orchestrator.job_tokens.models import UsedToken

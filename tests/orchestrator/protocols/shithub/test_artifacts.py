@@ -6,10 +6,11 @@ import jwt
 import pytest
 from django.test import Client
 
-from orchestrator import services
 from orchestrator.artifacts.storage import artifact_storage
 from orchestrator.identity.tokens import key_set
-from orchestrator.selectors.masks import masks_of
+from orchestrator.secrets.masks import masks_of
+from orchestrator.secrets.operations import set_secret, set_variable
+from orchestrator.services import worker_state
 from runtime_jobs.models import Job, Plan, Repository, Secret, StorageUsage, StoredArtifact
 from runtime_jobs.states import JobState
 from tests.factories import ALICE
@@ -86,7 +87,7 @@ class TestUpload:
 
     def test_a_name_with_a_secret_of_the_job_is_400_and_is_stored_nowhere(self, runner, run):
         organization = Repository.objects.get().project.organization
-        services.set_secret(organization=organization, repository=None, name="A", value="Hunter2-key", actor=ALICE)
+        set_secret(organization=organization, repository=None, name="A", value="Hunter2-key", actor=ALICE)
         claimed = runner.client.claim()
         assert claimed.run().status_code == 200
         assert upload(claimed, name="Hunter2").status_code == 201, "the beginning of a secret alone"
@@ -109,7 +110,7 @@ class TestUpload:
 
     def test_an_ended_job_announces_nothing(self, claimed):
         token = claimed.token
-        services.revoke(job_ulid=Job.objects.get(pk=claimed.job["id"]).job_ulid, actor=ALICE, reason="test")
+        worker_state.revoke(job_ulid=Job.objects.get(pk=claimed.job["id"]).job_ulid, actor=ALICE, reason="test")
         error_of(claimed.call("artifacts/upload", {"name": "a", "size_bytes": 1}, token=token), 404)
         assert not StoredArtifact.objects.exists()
 
@@ -120,9 +121,9 @@ class TestClaim:
         repository = Repository.objects.get()
         organization = repository.project.organization
         scope = {"organization": organization, "actor": ALICE}
-        services.set_secret(name="TOKEN", value="of-organization", repository=None, **scope)
-        services.set_secret(name="TOKEN", value="hunter2", repository=repository, **scope)
-        services.set_variable(name="REGION", value="eu", repository=repository, **scope)
+        set_secret(name="TOKEN", value="of-organization", repository=None, **scope)
+        set_secret(name="TOKEN", value="hunter2", repository=repository, **scope)
+        set_variable(name="REGION", value="eu", repository=repository, **scope)
         job = runner.client.claim().job
         assert (job["secrets"], job["mask_values"], job["variables"]) == (
             {"TOKEN": "hunter2"}, ["hunter2"], {"REGION": "eu"},
@@ -132,13 +133,13 @@ class TestClaim:
     def test_a_pull_request_gets_none(self, runner):
         start_run(event="pull_request")
         organization = Repository.objects.get().project.organization
-        services.set_secret(organization=organization, repository=None, name="A", value="hunter2", actor=ALICE)
+        set_secret(organization=organization, repository=None, name="A", value="hunter2", actor=ALICE)
         job = runner.client.claim().job
         assert (job["secrets"], job["mask_values"], job["variables"]) == (None, None, None)
 
     def test_a_secret_that_does_not_open_is_500_and_the_job_stays_queued(self, runner, run):
         organization = Repository.objects.get().project.organization
-        services.set_secret(organization=organization, repository=None, name="A", value="hunter2", actor=ALICE)
+        set_secret(organization=organization, repository=None, name="A", value="hunter2", actor=ALICE)
         sealed = bytes(Secret.objects.get().sealed)
         Secret.objects.update(sealed=sealed[:-1] + bytes([sealed[-1] ^ 1]))
         text = error_of(runner.client.heartbeat(), 500)

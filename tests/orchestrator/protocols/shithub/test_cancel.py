@@ -5,8 +5,8 @@ import base64
 import pytest
 from django.test import Client
 
-from orchestrator import services
 from orchestrator.protocols.shithub.clients.authentication import SCOPES_HEADER
+from orchestrator.services import credentials, expiry
 from runtime_jobs.models import ApiToken, Job
 from runtime_jobs.states import CancelReason, JobState
 from tests.api_client import Caller
@@ -81,7 +81,7 @@ def test_a_deaf_runner_is_forced_at_the_deadline(settings, runner, run, token):
     claimed = runner.client.claim()
     claimed.run()
     Caller(token).post(path(run.job))
-    assert services.force_cancel(job_ulid=run.job.job_ulid).state == JobState.CANCELED
+    assert expiry.force_cancel(job_ulid=run.job.job_ulid).state == JobState.CANCELED
     error_of(claimed.log(b"late"), 404)
     assert claimed.end("cancelled", "cancelled").status_code == 200
 
@@ -127,7 +127,7 @@ def test_without_a_token_the_challenge_names_no_error(run):
 
 
 def test_a_revoked_token_is_401(run, token):
-    services.revoke_api_token(token_id=ApiToken.objects.get().pk, actor=OPERATOR, reason="test")
+    credentials.revoke_api_token(token_id=ApiToken.objects.get().pk, actor=OPERATOR, reason="test")
     error_of(Caller(token).post(path(run.job)), 401)
 
 

@@ -9,9 +9,9 @@ import pytest
 from django.db import connection
 
 from leases.models import Lease
-from orchestrator import services
 from orchestrator.audit.runner import run_audit
 from orchestrator.job_tokens.models import UsedToken
+from orchestrator.services import actions_runners, limits
 from runtime_jobs.models import Job
 from runtime_jobs.states import JobState
 from tests.factories import OPERATOR
@@ -107,7 +107,7 @@ def test_runners_of_one_project_share_its_limit():
     repository = make_repository()
     start_run(repository, [actions_spec(job_key=f"j{n}") for n in range(12)])
     project = repository.project
-    services.set_project_limit(
+    limits.set_project_limit(
         org_slug=project.organization.slug, project_slug=project.slug, max_active=3, actor=OPERATOR, reason="cap"
     )
     runners = [register(f"runner-{n}", capacity=10) for n in range(4)]
@@ -182,7 +182,7 @@ def test_a_report_and_a_revocation_at_once_leave_one_end():
         claimed.run()
         claimed.runner = client_like(runner.client)
         response, _ended = at_once(
-            claimed.end, lambda name=name: services.revoke_runner(name=name, actor=OPERATOR, reason="race")
+            claimed.end, lambda name=name: actions_runners.revoke_runner(name=name, actor=OPERATOR, reason="race")
         )
         started.job.refresh_from_db()
         assert started.job.is_final

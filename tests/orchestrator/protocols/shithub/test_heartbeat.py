@@ -10,12 +10,14 @@ import pytest
 from leases.models import Lease
 from leases.scheduling.claims import ClaimResult, claim_jobs
 from leases.states import LeaseState
-from orchestrator import counters, services
-from orchestrator.http.api.datetimes import parse_timestamp
+from orchestrator.core import counters
+from orchestrator.core.datetimes import parse_timestamp
+from orchestrator.core.sealing import SealedValueError
 from orchestrator.job_tokens.claims import TokenPurpose, verify
 from orchestrator.protocols.shithub.heartbeat import operation
-from orchestrator.sealing import SealedValueError
-from orchestrator.selectors.workflow_runs import state_of_run
+from orchestrator.services import actions_runners, cancellation, worker_state
+from orchestrator.services.expiry import expire
+from orchestrator.workflows.run_reads import state_of_run
 from runtime_jobs.db_time import database_now
 from runtime_jobs.models import Job
 from runtime_jobs.states import CancelReason, JobState
@@ -103,7 +105,7 @@ def test_a_claim_whose_answer_got_lost_goes_back_to_the_queue(runner, run):
     lost = runner.client.claim()
     assert runner.client.heartbeat().status_code == 204
     later = database_now() + timedelta(seconds=61)
-    assert services.expire(job_ulid=run.job.job_ulid, now=later) is not None
+    assert expire(job_ulid=run.job.job_ulid, now=later) is not None
     run.job.refresh_from_db()
     assert (run.job.state, run.job.attempt, run.job.automatic_retries_spent) == (JobState.QUEUED, 1, 0)
     found = runner.client.claim()
@@ -213,19 +215,19 @@ def test_a_job_whose_cancel_was_requested_counts_until_it_has_ended(runner):
     first = start_run(specs=[actions_spec(), actions_spec(job_key="other")])
     claimed = runner.client.claim()
     claimed.run()
-    services.cancel(job_ulid=first.job.job_ulid, actor=OPERATOR, deadline_seconds=30)
+    cancellation.cancel(job_ulid=first.job.job_ulid, actor=OPERATOR, deadline_seconds=30)
     assert runner.client.heartbeat().status_code == 204
     assert claimed.end("cancelled", "cancelled").status_code == 200
     assert runner.client.heartbeat().status_code == 200
 
 
 def test_a_drained_runner_is_recorded_and_gets_no_job(runner, run):
-    services.set_worker_state(worker_id=runner.worker_id, state=WorkerState.DRAINING, actor=OPERATOR)
+    worker_state.set_worker_state(worker_id=runner.worker_id, state=WorkerState.DRAINING, actor=OPERATOR)
     assert runner.client.heartbeat(version="9").status_code == 204
     runner.row.refresh_from_db()
     assert runner.row.version == "9"
     assert Worker.objects.get(pk=runner.row.pk).last_seen_at is not None
-    services.set_worker_state(worker_id=runner.worker_id, state=WorkerState.ACTIVE, actor=OPERATOR)
+    worker_state.set_worker_state(worker_id=runner.worker_id, state=WorkerState.ACTIVE, actor=OPERATOR)
     assert runner.client.heartbeat().status_code == 200
 
 
@@ -291,7 +293,7 @@ def test_a_secret_that_does_not_open_is_500_and_the_job_stays_queued(monkeypatch
         raise SealedValueError("altered")
 
     with monkeypatch.context() as patch, nothing_lost_but_windows():
-        patch.setattr("orchestrator.services.snapshot_secrets", refuse)
+        patch.setattr("orchestrator.secrets.operations.snapshot_secrets", refuse)
         error_of(runner.client.heartbeat(), 500)
     assert runner.client.heartbeat().status_code == 200
 
@@ -366,7 +368,7 @@ def test_a_registration_token_that_does_not_count_any_more_is_401(runner, run, c
     elif cause == "expires now":
         RegistrationToken.objects.update(expires_at=database_now())
     else:
-        services.revoke_runner(name="runner-1", actor=OPERATOR)
+        actions_runners.revoke_runner(name="runner-1", actor=OPERATOR)
     with nothing_lost():
         error_of(runner.client.heartbeat(), 401)
 
@@ -378,7 +380,7 @@ def test_a_runner_that_is_revoked_between_the_check_and_the_claim_gets_no_job(mo
 
     def revoke_after(header):
         found = check(header)
-        services.revoke_runner(name="runner-1", actor=OPERATOR)
+        actions_runners.revoke_runner(name="runner-1", actor=OPERATOR)
         return found
 
     monkeypatch.setattr(views, "authenticate_runner", revoke_after)

@@ -8,10 +8,11 @@ import pytest
 
 from leases.models import Lease
 from leases.states import LeaseState
-from orchestrator import counters, services
-from orchestrator.http.api.datetimes import parse_timestamp
-from orchestrator.notifications.job_updates import announcer
-from orchestrator.selectors.step_logs import read_step_log
+from orchestrator.core import counters
+from orchestrator.core.datetimes import parse_timestamp
+from orchestrator.pubsub.job_updates import announcer
+from orchestrator.services import cancellation, expiry, worker_state
+from orchestrator.step_logs.step_log_reads import read_step_log
 from runtime_jobs.db_time import database_now
 from runtime_jobs.models import Job, JobEvent, JobStep
 from runtime_jobs.specs.actions import conclusion_of
@@ -238,7 +239,7 @@ def test_a_run_whose_end_leaves_only_jobs_to_skip_is_completed_in_the_answer(run
 
 
 def test_a_requested_cancel_is_reported_and_acknowledged(claimed):
-    services.cancel(job_ulid=stored(claimed).job_ulid, actor=OPERATOR, deadline_seconds=30)
+    cancellation.cancel(job_ulid=stored(claimed).job_ulid, actor=OPERATOR, deadline_seconds=30)
     assert claimed.check_cancel().json()["cancelled"] is True
     claimed.end_step(0, "cancelled")
     body = claimed.end("cancelled", "cancelled").json()
@@ -248,13 +249,13 @@ def test_a_requested_cancel_is_reported_and_acknowledged(claimed):
 
 
 def test_a_success_before_the_deadline_of_a_cancel_counts(claimed):
-    services.cancel(job_ulid=stored(claimed).job_ulid, actor=OPERATOR, deadline_seconds=30)
+    cancellation.cancel(job_ulid=stored(claimed).job_ulid, actor=OPERATOR, deadline_seconds=30)
     assert claimed.end().json()["conclusion"] == "success"
     assert stored(claimed).state == JobState.SUCCEEDED
 
 
 def test_a_failure_after_a_requested_cancel_ends_as_canceled(claimed):
-    services.cancel(job_ulid=stored(claimed).job_ulid, actor=OPERATOR, deadline_seconds=30)
+    cancellation.cancel(job_ulid=stored(claimed).job_ulid, actor=OPERATOR, deadline_seconds=30)
     tokens = spare(claimed)
     assert claimed.end("failure").json()["conclusion"] == "cancelled"
     again = claimed.call("status", {"status": "completed", "conclusion": "failure"}, token=tokens[0])
@@ -265,22 +266,22 @@ def test_a_failure_after_a_requested_cancel_ends_as_canceled(claimed):
 
 
 def force(claimed: ClaimedJobClient) -> None:
-    services.cancel(job_ulid=stored(claimed).job_ulid, actor=OPERATOR, deadline_seconds=0)
-    assert services.force_cancel(job_ulid=stored(claimed).job_ulid) is not None
+    cancellation.cancel(job_ulid=stored(claimed).job_ulid, actor=OPERATOR, deadline_seconds=0)
+    assert expiry.force_cancel(job_ulid=stored(claimed).job_ulid) is not None
 
 
 def expire(claimed: ClaimedJobClient) -> None:
     later = database_now() + timedelta(seconds=61)
-    assert services.expire(job_ulid=stored(claimed).job_ulid, now=later) is not None
+    assert expiry.expire(job_ulid=stored(claimed).job_ulid, now=later) is not None
 
 
 def time_out(claimed: ClaimedJobClient) -> None:
     Job.objects.update(executing_at=database_now() - timedelta(seconds=361))
-    assert services.time_out(job_ulid=stored(claimed).job_ulid) is not None
+    assert expiry.time_out(job_ulid=stored(claimed).job_ulid) is not None
 
 
 def revoke(claimed: ClaimedJobClient) -> None:
-    assert services.revoke(job_ulid=stored(claimed).job_ulid, actor=OPERATOR, reason="test") is not None
+    assert worker_state.revoke(job_ulid=stored(claimed).job_ulid, actor=OPERATOR, reason="test") is not None
 
 
 SERVER_ENDS = {
@@ -349,7 +350,7 @@ def test_an_overdue_job_is_404_and_left_to_the_scheduler(claimed):
     Job.objects.update(executing_at=database_now() - timedelta(seconds=361))
     with nothing_lost():
         error_of(claimed.check_cancel(), 404)
-    assert services.time_out(job_ulid=stored(claimed).job_ulid).failure_reason == FailureReason.TIMED_OUT
+    assert expiry.time_out(job_ulid=stored(claimed).job_ulid).failure_reason == FailureReason.TIMED_OUT
 
 
 # --- steps ------------------------------------------------------------------------------------------------------------
@@ -547,8 +548,8 @@ def test_a_chunk_of_an_unknown_step_is_404(claimed, step):
 
 
 def test_masks_that_do_not_open_are_500_and_nothing_is_stored(monkeypatch, claimed):
+    from orchestrator.core.sealing import SealedValueError  # noqa: PLC0415
     from orchestrator.protocols.shithub.jobs import effects  # noqa: PLC0415
-    from orchestrator.sealing import SealedValueError  # noqa: PLC0415
 
     def refuse(_job):
         raise SealedValueError("altered")
@@ -643,6 +644,6 @@ def test_a_later_lease_begins_with_the_first_chain(granted):
     Job.objects.filter(pk=job.pk).update(state="starting")  # so that the job can be released
     Lease.objects.update(state="granted", acknowledged_at=None)
     Job.objects.filter(pk=job.pk).update(state="leased")
-    services.expire(job_ulid=job.job_ulid, now=database_now() + timedelta(seconds=120))
+    expiry.expire(job_ulid=job.job_ulid, now=database_now() + timedelta(seconds=120))
     found = granted.runner.claim()
     assert found.run().status_code == 200

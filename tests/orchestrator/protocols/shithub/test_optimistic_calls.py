@@ -11,14 +11,15 @@ from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from leases.models import Lease
-from orchestrator import services
+from orchestrator.core import unit_of_work
 from orchestrator.job_tokens.claims import JobToken, sign, verify
 from orchestrator.job_tokens.models import UsedToken
-from orchestrator.notifications.job_updates import announcer
 from orchestrator.protocols.shithub.jobs import calls, optimistic
-from orchestrator.selectors.step_logs import read_step_log
-from orchestrator.services import optimistic_calls, unit_of_work
-from orchestrator.services.step_logs import MAX_STEP_LOG_BYTES, TRUNCATED
+from orchestrator.pubsub.job_updates import announcer
+from orchestrator.services import worker_state
+from orchestrator.step_logs import single_statement
+from orchestrator.step_logs.step_log_reads import read_step_log
+from orchestrator.step_logs.step_log_writes import MAX_STEP_LOG_BYTES, TRUNCATED
 from runtime_jobs.db_time import database_now
 from runtime_jobs.models import Job, JobStep, LogChunk, StepLog
 from runtime_jobs.scrubbing import Scrubber, scrubbers
@@ -135,7 +136,7 @@ def test_a_row_that_changes_after_the_read_lets_nothing_be_stored(claimed, meanw
 def test_a_lease_that_the_server_ends_after_the_read_lets_nothing_be_stored(claimed, meanwhile, in_transaction):
     job = Job.objects.get()
     Lease.objects.update(expires_at=database_now() + timedelta(seconds=30))
-    meanwhile(lambda: services.revoke(job_ulid=job.job_ulid, actor=OPERATOR, reason="race"))
+    meanwhile(lambda: worker_state.revoke(job_ulid=job.job_ulid, actor=OPERATOR, reason="race"))
     assert claimed.check_cancel().status_code == 404
     assert in_transaction[-1] == "_perform_call"
     assert UsedToken.objects.count() == 2
@@ -238,7 +239,7 @@ def test_a_call_in_a_transaction_locks_no_job_and_still_compares_the_lease(claim
     Lease.objects.update(expires_at=database_now() + timedelta(seconds=30))
     changes: dict[str, Callable[[], object]] = {
         "expired": lambda: Lease.objects.update(expires_at=database_now() - timedelta(seconds=1)),
-        "revoked": lambda: services.revoke(job_ulid=job.job_ulid, actor=OPERATOR, reason="race"),
+        "revoked": lambda: worker_state.revoke(job_ulid=job.job_ulid, actor=OPERATOR, reason="race"),
         "extended": lambda: Lease.objects.update(expires_at=later),
     }
     read = calls.read_facts
@@ -309,7 +310,7 @@ def test_the_next_number_of_another_job_s_log_is_refused(claimed):
 def test_what_needs_more_than_one_row_is_stored_in_a_transaction(claimed, in_transaction, monkeypatch, max_chunk_bytes):
     """A mask is longer than a secret of one byte. The output has up to three times the bytes of the chunk."""
     monkeypatch.setattr(scrubbers, "get", lambda _: Scrubber((b"x",)))
-    monkeypatch.setattr(optimistic_calls, "MAX_CHUNK_BYTES", max_chunk_bytes)
+    monkeypatch.setattr(single_statement, "MAX_CHUNK_BYTES", max_chunk_bytes)
     data = b"x" * 40 if max_chunk_bytes == 70 else b"second\n"
     assert claimed.log(data, seq=1).status_code == 202
     assert in_transaction == ["_perform_call"]

@@ -14,9 +14,9 @@ import pytest
 from django.db import connection, transaction
 
 from leases.models import Lease
-from orchestrator import services
 from orchestrator.audit.runner import run_audit
 from orchestrator.job_tokens.models import UsedToken
+from orchestrator.services import actions_runners, batches, cancellation, expiry
 from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import LifecycleError
 from runtime_jobs.models import Job, JobEvent
@@ -62,10 +62,10 @@ class Race:
         return RunnerClient(self.claimed.runner.registration).heartbeat(labels=["none"], active_job_ids=[])
 
     def revoke(self) -> Any:
-        return services.revoke_runner(name=self.name, actor=OPERATOR, reason="race")
+        return actions_runners.revoke_runner(name=self.name, actor=OPERATOR, reason="race")
 
     def cancel(self, deadline_seconds: float = 30) -> Any:
-        return services.cancel(job_ulid=self.job_ulid, actor=OPERATOR, deadline_seconds=deadline_seconds)
+        return cancellation.cancel(job_ulid=self.job_ulid, actor=OPERATOR, deadline_seconds=deadline_seconds)
 
     def expire_lease(self) -> None:
         Lease.objects.filter(job__job_ulid=self.job_ulid).update(expires_at=database_now() - timedelta(seconds=1))
@@ -94,9 +94,9 @@ ENDS: dict[str, Operation] = {
     "own cancel": Operation(lambda race: race.end("cancelled", "cancelled")),
     "list without the job": Operation(Race.heartbeat),
     "revoke runner": Operation(Race.revoke),
-    "expire": Operation(lambda race: services.expire(job_ulid=race.job_ulid), Race.expire_lease),
-    "time out": Operation(lambda race: services.time_out(job_ulid=race.job_ulid), Race.exceed_timeout),
-    "force cancel": Operation(lambda race: services.force_cancel(job_ulid=race.job_ulid), Race.request_cancel),
+    "expire": Operation(lambda race: expiry.expire(job_ulid=race.job_ulid), Race.expire_lease),
+    "time out": Operation(lambda race: expiry.time_out(job_ulid=race.job_ulid), Race.exceed_timeout),
+    "force cancel": Operation(lambda race: expiry.force_cancel(job_ulid=race.job_ulid), Race.request_cancel),
 }
 OTHERS: dict[str, Operation] = {
     "cancel": Operation(Race.cancel),
@@ -192,7 +192,7 @@ def test_a_claim_against_the_revocation_of_its_runner(first):
     started = start_run()
     acts = {
         "claim": lambda: RunnerClient(runner.client.registration).heartbeat(),
-        "revoke runner": lambda: services.revoke_runner(name="runner-1", actor=OPERATOR, reason="race"),
+        "revoke runner": lambda: actions_runners.revoke_runner(name="runner-1", actor=OPERATOR, reason="race"),
     }
     order = [first, *(name for name in acts if name != first)]
     in_order(started.job.job_ulid, *(acts[name] for name in order))
@@ -207,7 +207,7 @@ def test_a_cancel_of_a_waiting_job_against_its_claim():
     started = start_run()
     results = in_order(
         started.job.job_ulid,
-        lambda: services.cancel(job_ulid=started.job.job_ulid, actor=OPERATOR, deadline_seconds=30),
+        lambda: cancellation.cancel(job_ulid=started.job.job_ulid, actor=OPERATOR, deadline_seconds=30),
         lambda: RunnerClient(runner.client.registration).heartbeat(),
     )
     job = Job.objects.get()
@@ -224,7 +224,7 @@ def test_the_cancel_of_a_run_against_the_end_of_its_last_job(first):
     batch = race.job.batch
     acts = {
         "end": lambda: race.end("completed", "success"),
-        "cancel": lambda: services.cancel_batch(batch_ulid=batch.batch_ulid, actor=OPERATOR, deadline_seconds=30),
+        "cancel": lambda: batches.cancel_batch(batch_ulid=batch.batch_ulid, actor=OPERATOR, deadline_seconds=30),
     }
     order = [first, *(name for name in acts if name != first)]
     results = dict(zip(order, in_order(race.job_ulid, *(acts[name] for name in order)), strict=True))

@@ -20,10 +20,11 @@ from django.db import connection, transaction
 
 from config.paths import BASE_DIR
 from leases.models import Lease
-from orchestrator import services
+from orchestrator.core.metrics_aggregation import EventCounter
+from orchestrator.core.metrics_models import Count
 from orchestrator.job_tokens.models import UsedToken
-from orchestrator.maintenance.metrics_aggregation import EventCounter
-from orchestrator.maintenance.metrics_models import Count
+from orchestrator.secrets.operations import set_secret
+from orchestrator.services import actions_runners, cancellation, expiry
 from runtime_jobs.db_time import database_now
 from runtime_jobs.models import Job, Project
 from runtime_jobs.states import JobState
@@ -64,7 +65,7 @@ def servers(environment, tmp_path_factory) -> Iterator[list[Server]]:
 def token(db) -> str:
     """The registration token of a runner."""
     PoolFactory()
-    _, _, found = services.register_runner(name="runner-1", actor=OPERATOR)
+    _, _, found = actions_runners.register_runner(name="runner-1", actor=OPERATOR)
     return found
 
 
@@ -245,7 +246,7 @@ def test_a_claim_whose_answer_is_never_read_goes_back_to_the_queue(servers, toke
         line.sendall(head.encode() + f"Content-Length: {len(body)}\r\n\r\n".encode() + body)
         eventually(lambda: Lease.objects.open().exists())
     later = database_now() + timedelta(seconds=61)
-    assert services.expire(job_ulid=started.job.job_ulid, now=later).state == JobState.QUEUED
+    assert expiry.expire(job_ulid=started.job.job_ulid, now=later).state == JobState.QUEUED
     started.job.refresh_from_db()
     assert (started.job.attempt, started.job.automatic_retries_spent) == (1, 0)
     assert claim(servers[1], token)["job"]["id"] == started.job.pk
@@ -329,7 +330,7 @@ def test_the_counters_of_a_session_are_the_same_in_both_processes(
     EventCounter().go_on()  # counts from now on
     repository = make_repository()
     organization = repository.project.organization
-    services.set_secret(organization=organization, repository=repository, name="A", value="hunter2", actor=OPERATOR)
+    set_secret(organization=organization, repository=repository, name="A", value="hunter2", actor=OPERATOR)
     start_run(repository, [actions_spec(), actions_spec(job_key="other")])
     waiting = start_run(repository, [actions_spec(job_key="third")])
     claimed = claim(first, printed_token)
@@ -345,7 +346,7 @@ def test_the_counters_of_a_session_are_the_same_in_both_processes(
     timed_out = post(second, f"{path}/steps/{step}/status", logged.json()["next_token"], ended)
     assert post(first, f"{path}/status", timed_out.json()["next_token"], ended).status_code == 200
     assert post(second, "/api/v1/runners/heartbeat", printed_token, {"labels": ["none"]}).status_code == 204
-    services.cancel(job_ulid=waiting.job.job_ulid, actor=OPERATOR, deadline_seconds=30)
+    cancellation.cancel(job_ulid=waiting.job.job_ulid, actor=OPERATOR, deadline_seconds=30)
     start_runs_of_groups(first, folder, repository.project)
     run_ended(repository, 366)
     EventCounter().go_on()  # the events of the old run

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 from django.core.management import CommandError, call_command
 
-from orchestrator import counters
+from orchestrator.core import counters
 from orchestrator.services.actions_runners import DEFAULT_LABELS
 from runtime_jobs.db_time import database_now
 from runtime_jobs.models import OperatorEvent
@@ -209,10 +209,10 @@ def test_a_runner_that_does_not_exist_is_one_line(action):
 
 
 def test_a_runner_of_workflow_jobs_gets_no_token_of_the_native_api():
-    from orchestrator import services  # noqa: PLC0415
+    from orchestrator.services import worker_state  # noqa: PLC0415
     from runtime_jobs.errors import ResourceConflict  # noqa: PLC0415
     from tests.factories import OPERATOR  # noqa: PLC0415
 
     registered()
     with pytest.raises(ResourceConflict, match="registration token"):
-        services.rotate_worker_token(worker_id=Worker.objects.get().worker_id, actor=OPERATOR)
+        worker_state.rotate_worker_token(worker_id=Worker.objects.get().worker_id, actor=OPERATOR)

@@ -7,12 +7,13 @@ from datetime import timedelta
 import pytest
 
 from leases.models import Breaker, BreakerState, Lease
-from orchestrator import services
 from orchestrator.audit.runner import run_audit
+from orchestrator.core.row_batches import RowRunner
+from orchestrator.incidents import breakers
+from orchestrator.incidents.models import Incident
 from orchestrator.maintenance.leases import expire_leases, time_out_phases
-from orchestrator.maintenance.rows import RowRunner
-from orchestrator.models import Incident
-from orchestrator.selectors.workflow_runs import state_of_run
+from orchestrator.services import expiry
+from orchestrator.workflows.run_reads import state_of_run
 from runtime_jobs.db_time import database_now
 from runtime_jobs.models import Job
 from runtime_jobs.states import Conclusion, FailureReason, JobState
@@ -56,7 +57,7 @@ def test_timeout_minutes_1_and_a_runner_that_never_reports_an_end_is_timed_out_b
 
 
 def test_a_runner_that_reports_its_time_limit_twice_is_counted_once(runner, counted):
-    from orchestrator import counters  # noqa: PLC0415
+    from orchestrator.core import counters  # noqa: PLC0415
     from tests.orchestrator.protocols.shithub.test_job_calls import spare  # noqa: PLC0415
 
     started = start_run(specs=[actions_spec(timeout_minutes=1)])
@@ -170,7 +171,7 @@ time.sleep(600)
 def evaluate(organization: str) -> Breaker | None:
     """Evaluate the breaker of an organization as the scheduler does, after all ends."""
     later = database_now() + timedelta(seconds=150)
-    services.evaluate_breaker(org_slug=organization, job_type="actions", now=later)
+    breakers.evaluate_breaker(org_slug=organization, job_type="actions", now=later)
     return Breaker.objects.filter(org_slug=organization, job_type="actions").first()
 
 
@@ -194,7 +195,7 @@ def test_ten_lost_runners_open_the_breaker(runner):
         organization = start_run().run.repository.project.organization.slug
         claimed = begun(runner)
         lease = Lease.objects.get(job__pk=claimed.job["id"])
-        job = services.expire(job_ulid=Job.objects.get(pk=claimed.job["id"]).job_ulid, now=lease.expires_at)
+        job = expiry.expire(job_ulid=Job.objects.get(pk=claimed.job["id"]).job_ulid, now=lease.expires_at)
         assert job.failure_reason == FailureReason.LEASE_EXPIRED
     found = evaluate(organization)
     assert found is not None

@@ -10,12 +10,13 @@ import pytest
 from django.db import OperationalError
 
 from config.paths import BASE_DIR
-from orchestrator import services
+from orchestrator.core.sealing import SealedValueError
 from orchestrator.http.auth.authentication import refusals
+from orchestrator.protocols.shithub.heartbeat import operation as heartbeat_operation
 from orchestrator.protocols.shithub.jobs import effects, optimistic
 from orchestrator.protocols.shithub.jobs import views as job_views
 from orchestrator.protocols.shithub.models import HeartbeatWindow
-from orchestrator.sealing import SealedValueError
+from orchestrator.services import batches, worker_state
 from runtime_jobs.models import Plan, WorkflowRun
 from tests.api_client import Caller
 from tests.factories import OPERATOR, OrganizationFactory, api_token
@@ -98,7 +99,7 @@ def of_job(call: str, success: int, *, bad: Any = b"[]") -> dict[int, Row]:
 
     def lost(world: World) -> Any:
         claimed = world.begun()
-        services.revoke(job_ulid=world.run.job.job_ulid, actor=OPERATOR, reason="test")
+        worker_state.revoke(job_ulid=world.run.job.job_ulid, actor=OPERATOR, reason="test")
         return send(claimed, call)
 
     def without_token(world: World) -> Any:
@@ -143,7 +144,7 @@ def heartbeat_429(world: World) -> Any:
 
 
 def heartbeat_500(world: World) -> Any:
-    world.fail(services, "snapshot_secrets", ERROR)
+    world.fail(heartbeat_operation, "snapshot_secrets", ERROR)
     return beat(world)
 
 
@@ -192,7 +193,7 @@ def ended_run(world: World, file: str = FILE) -> WorkflowRun:
     if file == FILE:
         WorkflowWorker().run_all(build="failure")
     else:
-        services.cancel_batch(batch_ulid=run.batch.batch_ulid, actor=OPERATOR, deadline_seconds=30)
+        batches.cancel_batch(batch_ulid=run.batch.batch_ulid, actor=OPERATOR, deadline_seconds=30)
     return run
 
 

@@ -8,6 +8,7 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 
+from orchestrator.core.sealing import derived_keys
 from orchestrator.job_tokens.claims import (
     KEY_LABEL,
     InvalidJobToken,
@@ -18,7 +19,6 @@ from orchestrator.job_tokens.claims import (
     sign,
     verify,
 )
-from orchestrator.sealing import derived_keys
 
 NOW = datetime(2026, 5, 10, 21, 0, 0, 999999, tzinfo=UTC)
 ROOT = base64.b64encode(b"\x42" * 32).decode()

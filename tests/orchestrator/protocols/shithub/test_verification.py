@@ -13,12 +13,13 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 from django.db import OperationalError
 
-from orchestrator import counters, services
+from orchestrator.core import counters
+from orchestrator.core.sealing import SealedValueError, derived_keys
 from orchestrator.http.asgi.responses import overloaded
 from orchestrator.job_tokens import verification
 from orchestrator.job_tokens.claims import KEY_LABEL, JobToken, TokenPurpose, sign, verify
 from orchestrator.protocols.shithub.jobs import effects, optimistic
-from orchestrator.sealing import SealedValueError, derived_keys
+from orchestrator.services import actions_runners, expiry
 from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import QuotaContended
 from runtime_jobs.models import Job, WorkflowRun
@@ -189,7 +190,7 @@ def test_step_6_a_token_of_another_job_of_the_same_runner_is_404(runner, path):
 
 @pytest.mark.parametrize("path", CALLS)
 def test_step_7_a_revoked_runner_is_401(claimed, path):
-    services.revoke_runner(name="runner-1", actor=OPERATOR)
+    actions_runners.revoke_runner(name="runner-1", actor=OPERATOR)
     with nothing_lost():
         error_of(call(claimed, path), 401)
 
@@ -228,7 +229,7 @@ def test_step_9_another_runner_is_404(claimed, path):
 def test_step_9_a_lost_lease_is_404_and_an_earlier_one_after_a_new_claim(runner, run, path):
     lost = runner.client.claim()
     later = database_now() + timedelta(seconds=61)
-    services.expire(job_ulid=run.job.job_ulid, now=later)
+    expiry.expire(job_ulid=run.job.job_ulid, now=later)
     with nothing_lost():
         error_of(call(lost, path), 404)
     found = runner.client.claim()

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator import services
-from orchestrator.services import BatchJob, BatchSubmission
-from orchestrator.services.steps import create_steps
-from orchestrator.services.unit_of_work import UnitOfWork
+from orchestrator.core.unit_of_work import UnitOfWork
+from orchestrator.services import actions_runners, batches
+from orchestrator.services.batches import BatchJob, BatchSubmission
+from orchestrator.step_logs.steps import create_steps
 from runtime_jobs.models import Job, JobStep, Project, Repository, WorkflowRun
 from runtime_jobs.specs import ActionsSpec, ActionsStep, configured_policy
 from tests.factories import ALICE, COMMIT, OPERATOR, PoolFactory, ProjectFactory
@@ -47,7 +47,7 @@ def start_run(
     """A run of a workflow file with these jobs, by default one."""
     repository = repository or Repository.objects.first() or make_repository()
     project = repository.project
-    outcome = services.submit_batch(
+    outcome = batches.submit_batch(
         BatchSubmission(
             org_slug=project.organization.slug,
             project_slug=project.slug,
@@ -98,5 +98,5 @@ class RegisteredRunner:
 def register(name: str = "runner-1", **options: Any) -> RegisteredRunner:
     """A new runner of the pool of all projects."""
     PoolFactory()
-    row, _, token = services.register_runner(name=name, actor=OPERATOR, **options)
+    row, _, token = actions_runners.register_runner(name=name, actor=OPERATOR, **options)
     return RegisteredRunner(row, RunnerClient(token))

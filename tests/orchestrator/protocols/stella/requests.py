@@ -3,7 +3,7 @@
 from typing import Any
 from uuid import UUID
 
-from orchestrator import services
+from orchestrator.services import job_end
 from runtime_jobs.identifiers import public_id_of
 from runtime_jobs.models import Job
 from runtime_jobs.specs import PAYLOAD_TYPES
@@ -34,11 +34,11 @@ def claim(worker: Any, **options: Any) -> Any:
 
 
 def complete(found: Any, **outcome: Any) -> Job:
-    return services.complete(lease_ulid=found.lease.lease_ulid, worker=found.lease.worker, result=outcome or None)
+    return job_end.complete(lease_ulid=found.lease.lease_ulid, worker=found.lease.worker, result=outcome or None)
 
 
 def fail(found: Any, reason: str = "command_failed") -> Job:
-    return services.fail(lease_ulid=found.lease.lease_ulid, worker=found.lease.worker, reason=reason)
+    return job_end.fail(lease_ulid=found.lease.lease_ulid, worker=found.lease.worker, reason=reason)
 
 
 def listed(caller: Any, query: str = "") -> list[str]:

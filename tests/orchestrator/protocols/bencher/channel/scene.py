@@ -7,10 +7,10 @@ from uuid import UUID
 
 from django.conf import settings
 
-from orchestrator import services
 from orchestrator.protocols.bencher.channel.claims import claim_for_runner
 from orchestrator.protocols.bencher.channel.operations import leased_job
 from orchestrator.protocols.bencher.channel.session import LeasedJob
+from orchestrator.services.submission import submit
 from runtime_jobs.models import Job, Project
 from runtime_jobs.specs import configured_policy
 from runtime_jobs.specs.oci import OciSpec
@@ -49,7 +49,7 @@ def order(spec: HardwareSpec, *, timeout: int = 300, owner: Project | None = Non
     }
     given = submission(owner or ProjectFactory(), OciSpec(**values | changes), pool=settings.RUNNER_POOL)
     policy = configured_policy("oci")
-    return services.submit(given, policy=policy, default_pool=settings.RUNNER_POOL, actor=ALICE).job
+    return submit(given, policy=policy, default_pool=settings.RUNNER_POOL, actor=ALICE).job
 
 
 def held_by(runner: Worker) -> LeasedJob:

@@ -8,12 +8,12 @@ import pytest
 from django.db import OperationalError
 
 from leases.models import Lease
-from orchestrator import services
 from orchestrator.http.asgi.thread_pools import ThreadPool
 from orchestrator.images.tokens import verify_pull_token
 from orchestrator.protocols.bencher.channel import claims
 from orchestrator.protocols.bencher.channel.claims import JobWait, RunnerClaim, claim_for_runner
 from orchestrator.protocols.bencher.states import job_status
+from orchestrator.services.runners import change_runner
 from runtime_jobs.errors import Conflict
 from runtime_jobs.identifiers import uuid_of
 from runtime_jobs.models import Job
@@ -82,7 +82,7 @@ def test_an_archived_runner_gets_no_job():
     spec = new_spec()
     runner = new_runner(spec)
     order(spec)
-    services.change_runner(worker_id=runner.worker_id, archived=True, actor=OPERATOR)
+    change_runner(worker_id=runner.worker_id, archived=True, actor=OPERATOR)
     assert claim_for_runner(runner).claimed is None
 
 

@@ -8,14 +8,14 @@ from django.db import transaction
 from django.forms import model_to_dict
 
 from leases.models import Lease
-from orchestrator import services
-from orchestrator.http.db_scope import release_connection_after
+from orchestrator.core.db_scope import release_connection_after
 from orchestrator.protocols.bencher.channel import operations
 from orchestrator.protocols.bencher.channel.messages import CanceledFrame, CompletedFrame, FailedFrame
 from orchestrator.protocols.bencher.channel.session import CloseReason, Reply
 from orchestrator.protocols.bencher.states import job_status
 from orchestrator.results.outputs import encode_output, output_name, read_output
 from orchestrator.results.processing import store_output
+from orchestrator.services import cancellation, expiry, heartbeat, job_end, late_results
 from runtime_jobs.db_time import database_now
 from runtime_jobs.models import Job, JobEvent
 from runtime_jobs.states import JobState
@@ -46,7 +46,7 @@ def store(tmp_path, settings):
 
 
 def pending(job):
-    services.release(lease_ulid=job.handle.lease_ulid, worker=job.handle.worker)
+    heartbeat.release(lease_ulid=job.handle.lease_ulid, worker=job.handle.worker)
 
 
 def claimed(job):
@@ -65,34 +65,34 @@ def running(job):
 def requested(job):
     """A cancel was requested natively, and the runner does not know it yet."""
     running(job)
-    services.cancel(job_ulid=job.handle.job_ulid, actor=ALICE, deadline_seconds=60)
+    cancellation.cancel(job_ulid=job.handle.job_ulid, actor=ALICE, deadline_seconds=60)
 
 
 def completed(job):
     running(job)
-    services.complete(lease_ulid=job.handle.lease_ulid, worker=job.handle.worker)
+    job_end.complete(lease_ulid=job.handle.lease_ulid, worker=job.handle.worker)
 
 
 def processed(job):
     completed(job)
-    services.settle(job_ulid=job.handle.job_ulid)
+    late_results.settle(job_ulid=job.handle.job_ulid)
 
 
 def lost(job):
     """The runner was silent."""
     running(job)
-    services.expire(job_ulid=job.handle.job_ulid, now=database_now() + timedelta(seconds=91))
+    expiry.expire(job_ulid=job.handle.job_ulid, now=database_now() + timedelta(seconds=91))
 
 
 def failed(job):
     """The late window has ended."""
     lost(job)
-    services.give_up(job_ulid=job.handle.job_ulid, now=database_now() + timedelta(days=1))
+    late_results.give_up(job_ulid=job.handle.job_ulid, now=database_now() + timedelta(days=1))
 
 
 def canceled(job):
     running(job)
-    services.stop_by_worker(lease_ulid=job.handle.lease_ulid, worker=job.handle.worker)
+    cancellation.stop_by_worker(lease_ulid=job.handle.lease_ulid, worker=job.handle.worker)
 
 
 def timed_out(job):
@@ -100,10 +100,10 @@ def timed_out(job):
     running(job)
     now = database_now()
     for seconds in range(60, 361, 60):
-        services.renew(
+        heartbeat.renew(
             lease_ulid=job.handle.lease_ulid, worker=job.handle.worker, now=now + timedelta(seconds=seconds - 1)
         )
-    services.time_out(job_ulid=job.handle.job_ulid, now=now + timedelta(seconds=362))
+    expiry.time_out(job_ulid=job.handle.job_ulid, now=now + timedelta(seconds=362))
 
 
 WAYS = {
@@ -248,7 +248,7 @@ def test_many_runners_are_renewed_together_and_a_stale_one_alone_is_refused():
         jobs.append(held_by(new_runner(spec, slug=f"runner-{number}")))
         running(jobs[-1])
     canceled_job = jobs[2]
-    services.stop_by_worker(lease_ulid=canceled_job.handle.lease_ulid, worker=canceled_job.handle.worker)
+    cancellation.stop_by_worker(lease_ulid=canceled_job.handle.lease_ulid, worker=canceled_job.handle.worker)
     replies = operations.renew_leases(jobs)
     assert [replies[job.handle.lease_ulid] for job in jobs] == [ACK, ACK, CANCEL, ACK, ACK]
 
@@ -278,7 +278,7 @@ def test_a_late_result_finds_its_lease_by_job_and_runner(runner, way, status):
 def test_a_late_result_of_an_earlier_lease_changes_nothing(runner, way):
     """The runner did not receive the job, and another one has it now."""
     earlier = held_by(runner)
-    services.release(lease_ulid=earlier.handle.lease_ulid, worker=runner)
+    heartbeat.release(lease_ulid=earlier.handle.lease_ulid, worker=runner)
     job = held_by(new_runner(*runner.specs.all(), slug="other"))
     assert job.uuid == earlier.uuid
     way(job)
@@ -326,7 +326,7 @@ def test_a_result_after_the_late_window_leaves_the_output(runner, is_ended):
     store_first(job)
     Job.objects.update(late_result_at=database_now() - timedelta(seconds=1))
     if is_ended:
-        services.give_up(job_ulid=job.handle.job_ulid)
+        late_results.give_up(job_ulid=job.handle.job_ulid)
     outcome = operations.finish_late(runner, CompletedFrame(job.uuid, RESULTS))
     assert (outcome.reply, outcome.unread_job, row(job).state) == (ACK, None, JobState.FAILED)
     assert output_of(job) == FIRST

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from django.db import InterfaceError, OperationalError
 
+from orchestrator.core.db_scope import release_connection_after
 from orchestrator.http.asgi.thread_pools import ThreadPool
-from orchestrator.http.db_scope import release_connection_after
 from orchestrator.protocols.bencher.channel import presence
 from orchestrator.protocols.bencher.channel.messages import ReadyFrame
 from orchestrator.protocols.bencher.channel.presence import ChannelPresence

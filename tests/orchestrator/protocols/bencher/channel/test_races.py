@@ -18,12 +18,11 @@ from typing import Any
 import pytest
 
 from leases.models import Lease
-from orchestrator import services
 from orchestrator.audit.runner import run_audit
-from orchestrator.http.db_scope import release_connection_after
+from orchestrator.core.db_scope import release_connection_after
+from orchestrator.core.row_batches import RowRunner
 from orchestrator.http.errors.problems import ApiError
 from orchestrator.maintenance.queues import advance_lanes
-from orchestrator.maintenance.rows import RowRunner
 from orchestrator.protocols.bencher.authentication import authenticate_runner
 from orchestrator.protocols.bencher.channel import operations
 from orchestrator.protocols.bencher.channel.claims import claim_for_runner
@@ -31,6 +30,7 @@ from orchestrator.protocols.bencher.channel.messages import CanceledFrame, Compl
 from orchestrator.protocols.bencher.channel.operations import leased_job
 from orchestrator.protocols.bencher.channel.session import LeasedJob
 from orchestrator.results.processing import process, read_again
+from orchestrator.services import cancellation, expiry, late_results, retries, runners
 from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import AlreadyFinal, LifecycleError, NotRetryable, ResourceConflict
 from runtime_jobs.models import Job, JobEvent
@@ -122,23 +122,23 @@ def ready(stage):
 
 
 def canceled(stage):
-    services.cancel(job_ulid=stage.job_ulid, actor=ALICE, deadline_seconds=60)
+    cancellation.cancel(job_ulid=stage.job_ulid, actor=ALICE, deadline_seconds=60)
 
 
 def retried(stage):
-    services.retry(job_ulid=stage.job_ulid, actor=OPERATOR, reason="x")
+    retries.retry(job_ulid=stage.job_ulid, actor=OPERATOR, reason="x")
 
 
 def expired(stage):
     """The lease expires, and the scheduler ends it."""
     Lease.objects.open().filter(job_id=stage.job_ulid).update(expires_at=database_now())
-    services.expire(job_ulid=stage.job_ulid)
+    expiry.expire(job_ulid=stage.job_ulid)
 
 
 def ended(stage):
     """The late window ends, and the scheduler fails the job."""
     Job.objects.filter(job_ulid=stage.job_ulid, state=JobState.LOST).update(late_result_at=database_now())
-    services.give_up(job_ulid=stage.job_ulid)
+    late_results.give_up(job_ulid=stage.job_ulid)
 
 
 def read(stage):
@@ -147,11 +147,11 @@ def read(stage):
 
 
 def rotated(stage):
-    services.rotate_runner_key(worker_id=stage.runner.worker_id, actor=OPERATOR)
+    runners.rotate_runner_key(worker_id=stage.runner.worker_id, actor=OPERATOR)
 
 
 def archived(stage):
-    services.change_runner(worker_id=stage.runner.worker_id, archived=True, actor=OPERATOR)
+    runners.change_runner(worker_id=stage.runner.worker_id, archived=True, actor=OPERATOR)
 
 
 MESSAGES = (completed, late, foreign, failed, stopped, beat, running, ready)
@@ -199,7 +199,7 @@ def settle(scene: Stage) -> None:
     if not row(scene.leased).is_final:
         expired(scene)
         ended(scene)
-    services.change_runner(worker_id=scene.runner.worker_id, archived=False, actor=OPERATOR)
+    runners.change_runner(worker_id=scene.runner.worker_id, archived=False, actor=OPERATOR)
 
 
 def assert_one_end(scene: Stage) -> None:
@@ -250,7 +250,7 @@ def claimed_by_another(stage):
 
 def parted(stage):
     """The runner no longer provides the hardware spec."""
-    services.remove_runner_spec(worker_id=stage.runner.worker_id, spec_uuid=stage.spec.uuid, actor=OPERATOR)
+    runners.remove_runner_spec(worker_id=stage.runner.worker_id, spec_uuid=stage.spec.uuid, actor=OPERATOR)
 
 
 def connected(stage):
@@ -310,9 +310,9 @@ def assert_restored(scene: Stage, pair, found: list[Any]) -> None:
         operations.finish(leased_job(claim.lease, claim.lease.worker), CanceledFrame(None))
     job = row(scene.waiting)
     if job.state not in FINAL_STATES:
-        services.cancel(job_ulid=job.job_ulid, actor=ALICE, deadline_seconds=60)
+        cancellation.cancel(job_ulid=job.job_ulid, actor=ALICE, deadline_seconds=60)
     assert row(scene.waiting).state in FINAL_STATES
-    services.change_runner(worker_id=scene.runner.worker_id, archived=False, actor=OPERATOR)
+    runners.change_runner(worker_id=scene.runner.worker_id, archived=False, actor=OPERATOR)
     WorkerSpec.objects.get_or_create(worker=scene.runner, spec=scene.spec)
 
 
@@ -321,4 +321,4 @@ def assert_rotated(runner: Worker) -> None:
     with pytest.raises(ApiError) as refusal:
         authenticate_runner(f"Bearer {runner.token}", runner.slug)
     assert refusal.value.status == 401
-    _, runner.token = services.rotate_runner_key(worker_id=runner.worker_id, actor=OPERATOR)
+    _, runner.token = runners.rotate_runner_key(worker_id=runner.worker_id, actor=OPERATOR)

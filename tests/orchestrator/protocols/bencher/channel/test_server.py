@@ -15,8 +15,8 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect as websocket
 
 from leases.models import Lease
-from orchestrator import services
 from orchestrator.protocols.bencher.states import job_status
+from orchestrator.services import cancellation, expiry, runners
 from runtime_jobs.db_time import database_now
 from runtime_jobs.identifiers import uuid_of
 from tests.factories import ALICE, OPERATOR, ProjectFactory, project_key
@@ -165,7 +165,7 @@ def test_a_cancel_reaches_the_runner_once_at_its_next_beat(server, spec, runner)
     job = order(spec)
     with channel(server, runner) as line:
         uuid = executing(line, job)
-        services.cancel(job_ulid=job.job_ulid, actor=ALICE, deadline_seconds=60)
+        cancellation.cancel(job_ulid=job.job_ulid, actor=ALICE, deadline_seconds=60)
         assert line.ask("heartbeat") == {"event": "cancel"}
         line.send("heartbeat")
         assert line.is_silent()
@@ -245,7 +245,7 @@ def test_a_result_above_the_limit_after_the_lease_was_lost_names_the_limit_too(s
     job = order(spec)
     with channel(server, runner) as line:
         uuid = executing(line, job)
-    services.expire(job_ulid=job.job_ulid, now=database_now() + timedelta(seconds=91))
+    expiry.expire(job_ulid=job.job_ulid, now=database_now() + timedelta(seconds=91))
     assert row(job).state == "lost"
     with channel(server, runner) as line:
         results = [{"exit_code": 0, "stdout": "x" * (5 << 20)}]
@@ -304,11 +304,11 @@ def test_handshakes_without_a_valid_key_are_401(server, spec, runner):
 def test_an_archived_runner_is_refused_and_its_open_socket_gets_no_job(server, spec, runner):
     with channel(server, runner) as line:
         assert line.ask("ready", poll_timeout=1) == {"event": "no_job"}
-        services.change_runner(worker_id=runner.worker_id, archived=True, actor=OPERATOR)
+        runners.change_runner(worker_id=runner.worker_id, archived=True, actor=OPERATOR)
         assert refused(server, f"{runner.slug}/channel", runner.token) == 401
         order(spec)
         assert line.ask("ready", poll_timeout=1) == {"event": "no_job"}
-        services.change_runner(worker_id=runner.worker_id, archived=False, actor=OPERATOR)
+        runners.change_runner(worker_id=runner.worker_id, archived=False, actor=OPERATOR)
     with channel(server, runner) as line:
         assert line.ask("ready", poll_timeout=5)["event"] == "job"
 
@@ -417,7 +417,7 @@ def test_a_cancel_closes_the_socket_of_the_job(server, spec, runner):
     uuid = poll(server, runner).json()["uuid"]
     with job_socket(server, runner, uuid) as line:
         line.ask("running")
-        services.cancel(job_ulid=job.job_ulid, actor=ALICE, deadline_seconds=60)
+        cancellation.cancel(job_ulid=job.job_ulid, actor=ALICE, deadline_seconds=60)
         assert line.ask("heartbeat") == {"event": "cancel"}
         found = line.end()
         assert (found.code, found.reason) == (1000, '"job_canceled"')
@@ -619,7 +619,7 @@ def test_a_result_survives_a_lost_connection_and_a_lost_lease(server, spec, runn
     with channel(server, runner) as line:
         uuid = executing(line, job)
     Lease.objects.update(expires_at=Lease.objects.get().leased_at)
-    services.expire(job_ulid=job.job_ulid)
+    expiry.expire(job_ulid=job.job_ulid)
     assert status(job) == "failed"
     with channel(server, runner) as line:
         assert line.ask("completed", job=uuid, results=RESULTS) == {"event": "ack", "job": uuid}

@@ -9,13 +9,13 @@ from django.db import connection, transaction
 
 from leases.models import Lease
 from leases.scheduling.claims import Offer
-from orchestrator import services
 from orchestrator.audit.runner import run_audit
 from orchestrator.protocols.bencher.jobs.views import with_status
 from orchestrator.protocols.bencher.states import BencherStatus, job_status
 from orchestrator.results.outputs import encode_output, result_naming, write_output
 from orchestrator.results.processing import process, store_output
 from orchestrator.selectors.pending_reasons.reason import late_result_reason
+from orchestrator.services import cancellation, claiming, expiry, heartbeat, job_end, late_results
 from runtime_jobs.db_time import database_now
 from runtime_jobs.identifiers import uuid_of
 from runtime_jobs.models import Job
@@ -70,11 +70,11 @@ def submit(project, spec, **changes) -> Job:
 
 def claim(runner, spec) -> Lease:
     offer = Offer(runner.worker_id, runner.pool.slug, ("oci",), frozenset({spec.label}), "microvm")
-    return services.claim(worker=runner, offer=offer, acknowledge=True).lease
+    return claiming.claim(worker=runner, offer=offer, acknowledge=True).lease
 
 
 def execute(lease, runner) -> None:
-    services.report(lease_ulid=lease.lease_ulid, worker=runner, phase="executing")
+    heartbeat.report(lease_ulid=lease.lease_ulid, worker=runner, phase="executing")
 
 
 def path(project, job=None) -> str:
@@ -120,10 +120,10 @@ class TestDocument:
     def test_completed_is_set_for_failed_and_canceled_jobs_too(self, mia, project, spec, runner):
         failed, stopped, canceled = (submit(project, spec) for _ in range(3))
         lease = claim(runner, spec)
-        services.fail(lease_ulid=lease.lease_ulid, worker=runner, reason=FailureReason.COMMAND_FAILED)
+        job_end.fail(lease_ulid=lease.lease_ulid, worker=runner, reason=FailureReason.COMMAND_FAILED)
         claim(runner, spec)
         for job in (stopped, canceled):
-            services.cancel(job_ulid=job.job_ulid, actor=ALICE, deadline_seconds=30)
+            cancellation.cancel(job_ulid=job.job_ulid, actor=ALICE, deadline_seconds=30)
         found = {job.pk: read(mia, project, job) for job in (failed, stopped, canceled)}
         assert [found[job.pk]["status"] for job in (failed, stopped, canceled)] == ["failed", "canceled", "canceled"]
         assert None not in [body["completed"] for body in found.values()]
@@ -131,7 +131,7 @@ class TestDocument:
 
     def test_a_job_that_was_given_back_is_pending_again(self, mia, project, spec, runner):
         job = submit(project, spec)
-        services.release(lease_ulid=claim(runner, spec).lease_ulid, worker=runner)
+        heartbeat.release(lease_ulid=claim(runner, spec).lease_ulid, worker=runner)
         body = read(mia, project, job)
         assert (body["status"], body["runner"], body["claimed"]) == ("pending", None, None)
 
@@ -165,8 +165,8 @@ class TestCancel:
         ended = submit(project, spec)
         held = claim(runner, spec)
         execute(held, runner)
-        services.complete(lease_ulid=held.lease_ulid, worker=runner)
-        services.settle(job_ulid=ended.job_ulid)
+        job_end.complete(lease_ulid=held.lease_ulid, worker=runner)
+        late_results.settle(job_ulid=ended.job_ulid)
         refused(lambda: mia.call("PATCH", path(project, ended), body), 409)
         theirs = path(other := new_project("other"), submit(other, spec))
         refused(lambda: mia.call("PATCH", theirs, body), 404)
@@ -177,7 +177,7 @@ class TestOutput:
     def ended(self, project, spec, runner):
         job = submit(project, spec)
         lease = claim(runner, spec)
-        services.fail(lease_ulid=lease.lease_ulid, worker=runner, reason=FailureReason.COMMAND_FAILED)
+        job_end.fail(lease_ulid=lease.lease_ulid, worker=runner, reason=FailureReason.COMMAND_FAILED)
         return job
 
     def stored(self, project, job, body=None) -> None:
@@ -195,10 +195,10 @@ class TestOutput:
         for _ in (unreadable, lost):
             execute(claim(runner, spec), runner)
         name = store_output(unreadable, encode_output(RESULTS))
-        services.complete(lease_ulid=Lease.objects.get(job=unreadable).lease_ulid, worker=runner, result=name)
+        job_end.complete(lease_ulid=Lease.objects.get(job=unreadable).lease_ulid, worker=runner, result=name)
         process(Job.objects.get(pk=unreadable.pk))
-        services.expire(job_ulid=lost.job_ulid, now=database_now() + timedelta(seconds=91))
-        services.cancel(job_ulid=canceled.job_ulid, actor=ALICE, deadline_seconds=30)
+        expiry.expire(job_ulid=lost.job_ulid, now=database_now() + timedelta(seconds=91))
+        cancellation.cancel(job_ulid=canceled.job_ulid, actor=ALICE, deadline_seconds=30)
         bodies = [read(mia, project, job) for job in (unreadable, lost, canceled)]
         assert bodies[0]["output"]["results"] == RESULTS
         assert "is not in a format of the adapter" in bodies[0]["output"]["error"]
@@ -296,9 +296,9 @@ class TestList:
 
     def test_the_status_filters(self, mia, project, spec, runner):
         jobs = {"failed": submit(project, spec), "canceled": submit(project, spec), "running": submit(project, spec)}
-        services.fail(lease_ulid=claim(runner, spec).lease_ulid, worker=runner, reason=FailureReason.COMMAND_FAILED)
+        job_end.fail(lease_ulid=claim(runner, spec).lease_ulid, worker=runner, reason=FailureReason.COMMAND_FAILED)
         claim(runner, spec)
-        services.cancel(job_ulid=jobs["canceled"].job_ulid, actor=ALICE, deadline_seconds=30)
+        cancellation.cancel(job_ulid=jobs["canceled"].job_ulid, actor=ALICE, deadline_seconds=30)
         execute(claim(runner, spec), runner)
         jobs |= {"claimed": submit(project, spec)}
         claim(runner, spec)

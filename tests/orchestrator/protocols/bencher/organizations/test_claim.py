@@ -2,9 +2,8 @@
 
 import pytest
 
-from orchestrator import services
 from orchestrator.audit.runner import run_audit
-from orchestrator.services import priority
+from orchestrator.services import cancellation, priority
 from runtime_jobs.models import Job, JobEvent, Membership, OperatorEvent, Organization, Project
 from runtime_jobs.plans import plan_of_tier
 from tests.api_client import Caller
@@ -57,9 +56,9 @@ def test_pending_jobs_of_priority_0_rise_to_100_and_no_others(mia, project):
     waiting = [submitted_oci(project, timeout_seconds=60) for _ in range(3)]
     elsewhere = submitted_oci(new_project("other", "unclaimed"), timeout_seconds=60)
     canceled = submitted_oci(project, timeout_seconds=60)
-    services.cancel(job_ulid=canceled.job_ulid, actor=priority.SYSTEM, deadline_seconds=30)
+    cancellation.cancel(job_ulid=canceled.job_ulid, actor=priority.SYSTEM, deadline_seconds=30)
     raised = submitted_oci(project, timeout_seconds=60)
-    services.prioritize(job_ulid=raised.job_ulid, priority=50, actor=priority.SYSTEM, reason="by hand")
+    priority.prioritize(job_ulid=raised.job_ulid, priority=50, actor=priority.SYSTEM, reason="by hand")
     mia.caller.post(path(project))
     priorities = dict(Job.objects.values_list("job_ulid", "priority"))
     assert [priorities[job.job_ulid] for job in waiting] == [100] * 3

@@ -7,8 +7,8 @@ from uuid import uuid4
 import pytest
 from django.db import connection
 
-from orchestrator import services
 from orchestrator.protocols.bencher.runs import operation
+from orchestrator.services.submission import submit
 from orchestrator.services.tenants import is_claimed
 from runtime_jobs.errors import FeatureNotEnabled
 from runtime_jobs.models import Job, Membership, OperatorEvent, Organization, Plan, Project
@@ -80,7 +80,7 @@ class TestAnonymous:
         accepted(anyone, free_for_all())
         given = submission(Project.objects.get(), runtime_spec())
         with pytest.raises(FeatureNotEnabled):
-            services.submit(given, policy=POLICY, default_pool="shared-linux", actor=ALICE)
+            submit(given, policy=POLICY, default_pool="shared-linux", actor=ALICE)
 
     def test_an_operators_organization_without_members_is_claimed(self, anyone, spec):
         """Its programs have tokens. Only the plan `unclaimed` opens an organization to everyone."""

@@ -18,7 +18,6 @@ from django.db import connection
 from websockets.asyncio.client import connect
 
 from leases.scheduling.periodic import advance_cursor, stale_lanes
-from orchestrator import services
 from orchestrator.audit.runner import run_audit
 from orchestrator.maintenance.queues import sweep_scheduling
 from orchestrator.protocols.bencher.channel import operations
@@ -26,6 +25,8 @@ from orchestrator.protocols.bencher.channel.claims import claim_for_runner
 from orchestrator.protocols.bencher.channel.messages import CanceledFrame, CompletedFrame, FailedFrame
 from orchestrator.protocols.bencher.channel.operations import leased_job
 from orchestrator.results.processing import process
+from orchestrator.services import claiming
+from orchestrator.services import submission as service_submission
 from runtime_jobs.db_time import database_now
 from runtime_jobs.identifiers import uuid_of
 from runtime_jobs.models import Job, Plan
@@ -139,7 +140,9 @@ def submit(spec, project, address: str, now: datetime) -> Order:
     )
     given = submission(project, wanted, pool=installation.RUNNER_POOL, source_address=address)
     policy = configured_policy(OCI)
-    job = services.submit(given, policy=policy, default_pool=installation.RUNNER_POOL, actor=ALICE, now=now).job
+    job = service_submission.submit(
+        given, policy=policy, default_pool=installation.RUNNER_POOL, actor=ALICE, now=now
+    ).job
     return Order(job.job_ulid, job.priority, job.created_at, job.pk, project.organization.slug, address)
 
 
@@ -227,11 +230,11 @@ def test_runners_are_served_in_strict_order_while_other_pools_age():
         plan = PlanFactory(name=slug, priority=priority)
         project = ProjectFactory(organization=OrganizationFactory(slug=slug, plan=plan))
         given = submission(project, runtime_spec())
-        services.submit(given, policy=POLICY, default_pool=worker.pool.slug, actor=ALICE, now=created_at)
+        service_submission.submit(given, policy=POLICY, default_pool=worker.pool.slug, actor=ALICE, now=created_at)
     sweep_scheduling()
     strict = [claim_for_runner(runner).claimed.job.job_ulid for _ in range(3)]
     assert strict == [new.job_ulid, free.job_ulid, old.job_ulid]
-    aging = [services.claim(worker=worker, offer=native_offer(worker)).job.org_slug for _ in range(2)]
+    aging = [claiming.claim(worker=worker, offer=native_offer(worker)).job.org_slug for _ in range(2)]
     assert aging == ["aged", "fresh"]
 
 

@@ -7,7 +7,6 @@ import pytest
 from django.db import connection
 from django.utils import timezone
 
-from orchestrator import services
 from orchestrator.protocols.bencher.runs import operation
 from orchestrator.results.models import Report, Testbed
 from orchestrator.services import hardware_specs
@@ -44,11 +43,11 @@ def elsewhere(call):
 
 
 def archive(spec: HardwareSpec) -> HardwareSpec:
-    return services.change_spec(spec_uuid=spec.uuid, archived=True, actor=OPERATOR)
+    return hardware_specs.change_spec(spec_uuid=spec.uuid, archived=True, actor=OPERATOR)
 
 
 def delete(spec: HardwareSpec) -> None:
-    services.delete_spec(spec_uuid=spec.uuid, actor=OPERATOR)
+    hardware_specs.delete_spec(spec_uuid=spec.uuid, actor=OPERATOR)
 
 
 @pytest.mark.parametrize("change", [archive, delete])

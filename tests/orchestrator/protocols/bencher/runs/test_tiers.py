@@ -3,8 +3,8 @@
 import pytest
 
 from leases.scheduling.claims import Offer
-from orchestrator import services
 from orchestrator.audit.runner import run_audit
+from orchestrator.services import claiming, job_end
 from runtime_jobs.models import Job
 from runtime_jobs.states import FailureReason
 from tests.api_client import Caller
@@ -56,7 +56,7 @@ def proxy(settings):
 def take(runner, label=None):
     label = label or Job.objects.first().requirements[0]
     offer = Offer(runner.worker_id, runner.pool.slug, ("oci",), frozenset({label}), "microvm")
-    return services.claim(worker=runner, offer=offer, acknowledge=True)
+    return claiming.claim(worker=runner, offer=offer, acknowledge=True)
 
 
 def taken(runners) -> list[str]:
@@ -71,7 +71,7 @@ def taken(runners) -> list[str]:
 
 def end(job) -> None:
     lease = Job.objects.get(pk=job.pk).leases.get(completed_at=None)
-    services.fail(lease_ulid=lease.lease_ulid, worker=lease.worker, reason=FailureReason.WORKER_ERROR)
+    job_end.fail(lease_ulid=lease.lease_ulid, worker=lease.worker, reason=FailureReason.WORKER_ERROR)
 
 
 def ids(*jobs) -> list[str]:

@@ -3,7 +3,7 @@
 import pytest
 
 from leases.states import LeaseState
-from orchestrator import services
+from orchestrator.services import cancellation, expiry
 from runtime_jobs.models import Artifact, FailureExplanation, Job, JobEvent
 from runtime_jobs.states import CancelReason, FailureReason, JobState
 from tests.api_client import Caller
@@ -17,7 +17,7 @@ LEASE = PATHS["LeaseRequest"]
 
 
 def cancel(held, *, reason=CancelReason.REQUESTED, seconds=30.0):
-    return services.cancel(job_ulid=held.job.job_ulid, actor=ALICE, deadline_seconds=seconds, reason=reason)
+    return cancellation.cancel(job_ulid=held.job.job_ulid, actor=ALICE, deadline_seconds=seconds, reason=reason)
 
 
 # --- LeaseGranted -----------------------------------------------------------------------------------------------------
@@ -76,7 +76,7 @@ def test_a_repeated_request_for_a_lease_gets_the_same_one(project, wendy):
 
 def test_a_retry_is_the_same_job_and_another_attempt(project, granted):
     granted.say("runner_ack_lease")
-    services.expire(job_ulid=granted.job.job_ulid, now=after(granted.lease.expires_at, 1))
+    expiry.expire(job_ulid=granted.job.job_ulid, now=after(granted.lease.expires_at, 1))
     message = granted.caller.post(LEASE, {"runner_id": "r"}).json()
     assert (message["job_id"], message["attempt_number"]) == (granted.job.job_ulid, 2)
     assert message["attempt_id"] != message["job_id"]
@@ -176,7 +176,7 @@ def test_a_cancel_is_reported_with_its_reason_and_what_is_left_of_its_time(held,
 def test_a_cancel_whose_time_is_over_leaves_none(held):
     cancel(held, seconds=0)
     assert held.say("runner_heartbeat").json()["cancel_deadline_seconds"] == 0
-    services.force_cancel(job_ulid=held.job.job_ulid)
+    expiry.force_cancel(job_ulid=held.job.job_ulid)
 
 
 # --- Complete ---------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from django.core.management import CommandError, call_command
 
 from leases.models import Lease
 from leases.states import LeaseState
-from orchestrator import services
+from orchestrator.services import cancellation, worker_state
 from runtime_jobs.models import FailureExplanation, Job, JobEvent
 from runtime_jobs.states import FailureReason, JobState
 from tests.factories import ALICE, OPERATOR, PoolFactory, WorkerFactory, submitted_steps
@@ -83,7 +83,7 @@ def test_it_is_canceled(start):
 
     def cancel(runner):
         job = runner.lease["attempt_id"]
-        services.cancel(job_ulid=job, actor=ALICE, deadline_seconds=30, message="not needed any more")
+        cancellation.cancel(job_ulid=job, actor=ALICE, deadline_seconds=30, message="not needed any more")
         runner.beat()
 
     assert runner.run(during=cancel) == 0
@@ -104,7 +104,7 @@ def test_it_goes_stale(start):
 
     def lose(runner):
         job = runner.lease["attempt_id"]
-        services.revoke(job_ulid=job, actor=OPERATOR, reason="the machine burns")
+        worker_state.revoke(job_ulid=job, actor=OPERATOR, reason="the machine burns")
         runner.beat()
 
     assert runner.run(during=lose) == 1

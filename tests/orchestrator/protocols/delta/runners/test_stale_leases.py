@@ -5,8 +5,8 @@ from datetime import timedelta
 import pytest
 
 from leases.models import Lease
-from orchestrator import services
 from orchestrator.protocols.delta.states import CANCEL, STALE
+from orchestrator.services import cancellation, expiry, heartbeat, worker_state
 from runtime_jobs.identifiers import fingerprint
 from runtime_jobs.models import Job
 from runtime_jobs.states import CancelReason
@@ -33,28 +33,28 @@ def late(held):
 
 def expired(held):
     acknowledged(held)
-    services.expire(job_ulid=held.job.job_ulid, now=held.lease.expires_at)
+    expiry.expire(job_ulid=held.job.job_ulid, now=held.lease.expires_at)
 
 
 def never_acknowledged(held):
-    services.expire(job_ulid=held.job.job_ulid, now=held.lease.expires_at)
+    expiry.expire(job_ulid=held.job.job_ulid, now=held.lease.expires_at)
 
 
 def revoked(held):
     acknowledged(held)
-    services.revoke(job_ulid=held.job.job_ulid, actor=OPERATOR, reason="burning")
+    worker_state.revoke(job_ulid=held.job.job_ulid, actor=OPERATOR, reason="burning")
 
 
 def forced(held):
     acknowledged(held)
-    services.cancel(job_ulid=held.job.job_ulid, actor=ALICE, deadline_seconds=0)
-    services.force_cancel(job_ulid=held.job.job_ulid)
+    cancellation.cancel(job_ulid=held.job.job_ulid, actor=ALICE, deadline_seconds=0)
+    expiry.force_cancel(job_ulid=held.job.job_ulid)
 
 
 def timed_out(held):
     held.say("runner_heartbeat")
     Lease.objects.update(expires_at=after(held.job.executing_at, 400))  # its heartbeats continue
-    services.time_out(job_ulid=held.job.job_ulid, now=after(held.job.executing_at, 361))
+    expiry.time_out(job_ulid=held.job.job_ulid, now=after(held.job.executing_at, 361))
 
 
 def succeeded(held):
@@ -65,12 +65,12 @@ def succeeded(held):
 
 def canceled(held):
     acknowledged(held)
-    services.cancel(job_ulid=held.job.job_ulid, actor=ALICE, deadline_seconds=30)
+    cancellation.cancel(job_ulid=held.job.job_ulid, actor=ALICE, deadline_seconds=30)
     held.say("runner_cancel_ack", artifacts=[{"type": "log", "uri": "s3://elsewhere"}])
 
 
 def released(held):
-    services.release(lease_ulid=held.lease.lease_ulid, worker=held.worker)
+    heartbeat.release(lease_ulid=held.lease.lease_ulid, worker=held.worker)
 
 
 ENDS = {

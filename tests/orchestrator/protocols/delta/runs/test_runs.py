@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from orchestrator import services
 from orchestrator.protocols.delta.states import RUN_JOB_STATES, RUN_STATES
-from orchestrator.services import ArtifactRef
+from orchestrator.services import heartbeat, job_end, retries
+from orchestrator.services.job_end import ArtifactRef
 from runtime_jobs.batch_state import BatchState
 from runtime_jobs.models import Batch, Job
 from runtime_jobs.states import FailureReason, JobState
@@ -104,17 +104,17 @@ def test_a_run_is_shown_as_the_documents_have_it(alice, run):
 def test_the_root_is_the_job_and_each_row_an_attempt(alice, run, worker):
     first = take(worker)
     references = (ArtifactRef("log", "s3://b/log.txt"),)
-    services.fail(
+    job_end.fail(
         lease_ulid=first.lease.lease_ulid, worker=worker, reason=FailureReason.TIMED_OUT, message="timed out",
         artifacts=references,
     )  # fmt: skip
     second = take(worker)
-    services.fail(lease_ulid=second.lease.lease_ulid, worker=worker, reason=FailureReason.COMMAND_FAILED, exit_code=1)
+    job_end.fail(lease_ulid=second.lease.lease_ulid, worker=worker, reason=FailureReason.COMMAND_FAILED, exit_code=1)
     shown = show(alice, run)
     assert shown["run"]["state"] == "TIMEOUT"
     build = shown["jobs"][0]
     assert (build["job"]["state"], build["job"]["reason"]) == ("TIMED_OUT", "timed_out")
-    services.retry(job_ulid=first.job.job_ulid, actor=ALICE, reason="x")
+    retries.retry(job_ulid=first.job.job_ulid, actor=ALICE, reason="x")
     build = show(alice, run)["jobs"][0]
     assert (build["job"]["id"], build["job"]["state"], build["job"]["attempt_count"]) == (
         first.job.job_ulid,
@@ -127,7 +127,7 @@ def test_the_root_is_the_job_and_each_row_an_attempt(alice, run, worker):
     assert artifact["job_attempt_id"] == first.job.job_ulid
     (explanation,) = shown["jobs"][1]["failure_explanations"]
     assert set(explanation) >= {"category", "summary", "confidence", "job_attempt_id", "id"}
-    services.complete(lease_ulid=take(worker).lease.lease_ulid, worker=worker)
+    job_end.complete(lease_ulid=take(worker).lease.lease_ulid, worker=worker)
     assert show(alice, run)["run"]["state"] == "SUCCESS"
 
 
@@ -232,16 +232,16 @@ def test_a_cancel_has_two_phases_and_may_be_repeated(alice, run, worker):
         answer = alice.post(path, {"reason": "enough"})
         assert (answer.status_code, answer.json()) == (200, {"run_id": run, "state": "CANCEL_REQUESTED"})
     assert [one["job"]["state"] for one in show(alice, run)["jobs"]] == ["CANCEL_REQUESTED", "CANCELED"]
-    renewed = services.renew(lease_ulid=held.lease.lease_ulid, worker=worker)
+    renewed = heartbeat.renew(lease_ulid=held.lease.lease_ulid, worker=worker)
     assert renewed.job.cancel_reason == "batch_canceled"
-    services.acknowledge_cancel(lease_ulid=held.lease.lease_ulid, worker=worker)
+    job_end.acknowledge_cancel(lease_ulid=held.lease.lease_ulid, worker=worker)
     assert alice.post(path).json() == {"run_id": run, "state": "CANCELED"}
     assert show(alice, run)["jobs"][0]["job"]["reason"] == "batch_canceled"
 
 
 def test_a_run_that_has_ended_is_not_canceled(alice, run, worker):
     for _ in range(2):
-        services.complete(lease_ulid=take(worker).lease.lease_ulid, worker=worker)
+        job_end.complete(lease_ulid=take(worker).lease.lease_ulid, worker=worker)
     refused(lambda: alice.post(f"{RUNS}/{run}/cancel"), 409, "INVALID_STATE")
 
 

@@ -10,10 +10,10 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from orchestrator import services
 from orchestrator.artifacts.pieces import MAX_PIECE_BYTES
 from orchestrator.artifacts.tasks import ABANDONED_AFTER, delete_due_objects
 from orchestrator.audit.runner import audit_objects, run_audit
+from orchestrator.services import job_end
 from runtime_jobs.models import Plan, StorageUsage, StoredArtifact
 from tests.api_client import Caller, problem_of, refused
 from tests.factories import ProjectFactory, WorkerFactory, claimed, submitted_steps
@@ -171,7 +171,7 @@ def test_only_the_holder_of_the_lease_sends_and_closes(organization, wendy, clai
     refused(upload.close, 404, "not_found")
     refused(lambda: upload.put(0, FIRST), 404, "not_found")
     upload.wendy, upload.folder = own, mine
-    services.fail(lease_ulid=claim.lease.lease_ulid, worker=claim.lease.worker, reason="worker_error")
+    job_end.fail(lease_ulid=claim.lease.lease_ulid, worker=claim.lease.worker, reason="worker_error")
     refused(upload.close, 409, "stale_lease")
     refused(lambda: upload.put(0, FIRST), 409, "stale_lease")
     assert StoredArtifact.objects.get().completed_at is None

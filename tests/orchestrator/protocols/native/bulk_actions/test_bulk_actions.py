@@ -3,7 +3,7 @@
 import pytest
 
 from orchestrator.bulk_actions.execution import advance_bulk_action
-from orchestrator.models import BulkAction, BulkTarget
+from orchestrator.bulk_actions.models import BulkAction, BulkTarget
 from runtime_jobs.models import Job
 from runtime_jobs.models.tenants import Scope
 from tests.api_client import Caller, refused

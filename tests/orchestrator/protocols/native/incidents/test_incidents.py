@@ -4,8 +4,9 @@ from datetime import timedelta
 
 import pytest
 
-from orchestrator import services
-from orchestrator.models import Incident
+from orchestrator.incidents import incident_mode
+from orchestrator.incidents.models import Incident
+from orchestrator.services import job_end
 from runtime_jobs.db_time import database_now
 from runtime_jobs.models import Job
 from runtime_jobs.models.tenants import Scope
@@ -32,7 +33,7 @@ def incident(organization) -> Incident:
     """That of a job whose worker failed."""
     submitted(organization.projects.get())
     taken = claimed(worker := WorkerFactory())
-    services.fail(lease_ulid=taken.lease.lease_ulid, worker=worker, reason=FailureReason.WORKER_ERROR)
+    job_end.fail(lease_ulid=taken.lease.lease_ulid, worker=worker, reason=FailureReason.WORKER_ERROR)
     return Incident.objects.get()
 
 
@@ -134,5 +135,5 @@ class TestIncidentMode:
     def test_it_needs_the_scope(self, organization):
         reader = with_scopes(organization, Scope.ORCH_READ)
         refused(lambda: reader.post("/v1/incident-modes", self.body()), 403, "insufficient_scope")
-        services.begin_incident_mode(org_slug=ORG, reason="x", until=database_now() + timedelta(hours=1), actor=CI)
+        incident_mode.begin_incident_mode(org_slug=ORG, reason="x", until=database_now() + timedelta(hours=1), actor=CI)
         refused(lambda: reader.post("/v1/incident-modes/end", {"org_slug": ORG, **WHY}), 403, "insufficient_scope")

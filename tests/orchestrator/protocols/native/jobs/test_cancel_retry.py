@@ -2,7 +2,7 @@
 
 import pytest
 
-from orchestrator import services
+from orchestrator.services import cancellation, job_end
 from runtime_jobs.models import Job
 from runtime_jobs.states import FailureReason
 from tests.api_client import refused
@@ -20,13 +20,13 @@ def job(organization):
 
 def end(job, how):
     if how == "canceled":
-        return services.cancel(job_ulid=job.job_ulid, actor=ALICE, deadline_seconds=30)
+        return cancellation.cancel(job_ulid=job.job_ulid, actor=ALICE, deadline_seconds=30)
     held = claimed()
     if how == "failed":
-        return services.fail(
+        return job_end.fail(
             lease_ulid=held.lease.lease_ulid, worker=held.lease.worker, reason=FailureReason.WORKER_ERROR
         )
-    return services.complete(lease_ulid=held.lease.lease_ulid, worker=held.lease.worker, ingest_run_id="run_1")
+    return job_end.complete(lease_ulid=held.lease.lease_ulid, worker=held.lease.worker, ingest_run_id="run_1")
 
 
 def test_what_waits_is_canceled_at_once_and_a_repeat_changes_nothing(alice, job):

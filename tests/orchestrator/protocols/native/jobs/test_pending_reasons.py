@@ -11,11 +11,12 @@ from django.utils import timezone
 
 from leases.models import Limit, LimitKind, LimitScope
 from leases.scheduling.limits import LimitTarget
-from orchestrator import services
+from orchestrator.incidents import breakers
 from orchestrator.protocols.delta.runners.leases import claim_for_runner
 from orchestrator.selectors.pending_reasons import service
 from orchestrator.selectors.pending_reasons.limits import CODES
-from orchestrator.services import ConcurrencyGroup
+from orchestrator.services import cancellation, claiming, heartbeat, job_end, limits
+from orchestrator.services.concurrency import ConcurrencyGroup
 from runtime_jobs.models import Job
 from runtime_jobs.priorities import EMERGENCY
 from runtime_jobs.states import FailureReason
@@ -143,8 +144,8 @@ class TestTheReasonThatHoldsLongest:
             submitted(project)
             claim = claimed()
             lease = {"lease_ulid": claim.lease.lease_ulid, "worker": claim.lease.worker}
-            services.fail(**lease, reason=FailureReason.WORKER_ERROR)
-        assert services.evaluate_breaker(org_slug="sandtrace", job_type="runtime").state == "open"
+            job_end.fail(**lease, reason=FailureReason.WORKER_ERROR)
+        assert breakers.evaluate_breaker(org_slug="sandtrace", job_type="runtime").state == "open"
 
     def test_an_open_breaker_before_no_worker_alive(self, why, project):
         self.opened_breaker(project)
@@ -153,16 +154,16 @@ class TestTheReasonThatHoldsLongest:
     @pytest.mark.parametrize("kind", ["at once", "rate"])
     def test_a_limit_before_no_worker_alive(self, why, project, kind):
         if kind == "at once":
-            services.set_limit(org_slug="sandtrace", max_active=1, actor=OPERATOR, reason="x")
+            limits.set_limit(org_slug="sandtrace", max_active=1, actor=OPERATOR, reason="x")
         else:
-            services.set_rate(org_slug="sandtrace", per_hour=1, actor=OPERATOR, reason="x")
+            limits.set_rate(org_slug="sandtrace", per_hour=1, actor=OPERATOR, reason="x")
         submitted(project)
         claimed(WorkerFactory(last_seen_at=None))
         code = "organization_limit" if kind == "at once" else "rate_limited"
         assert why(submitted(project))["code"] == code
 
     def test_what_no_worker_offers_before_a_limit(self, why, project):
-        services.set_limit(org_slug="sandtrace", max_active=1, actor=OPERATOR, reason="x")
+        limits.set_limit(org_slug="sandtrace", max_active=1, actor=OPERATOR, reason="x")
         submitted(project)
         claimed(alive())
         job = submitted(project)
@@ -203,7 +204,7 @@ def test_no_matching_worker_names_the_isolation(why, project):
 
 def asks(worker, **changes) -> None:
     """The worker claims, and there is nothing for it."""
-    assert services.claim(worker=worker, offer=offer(worker, **changes)) is None
+    assert claiming.claim(worker=worker, offer=offer(worker, **changes)) is None
 
 
 def test_no_matching_worker_names_the_type_that_nobody_came_for(why, project):
@@ -249,7 +250,7 @@ def test_a_worker_that_gave_it_back_as_too_weak_does_not_count(why, project):
     worker = alive()
     job = submitted(project)
     claim = claimed(worker)
-    services.release(lease_ulid=claim.lease.lease_ulid, worker=worker, unable=True)
+    heartbeat.release(lease_ulid=claim.lease.lease_ulid, worker=worker, unable=True)
     result = why(job)
     assert (result["code"], result["missing"], result["workers_alive"]) == ("no_matching_worker", [], 1)
     assert result["message"].startswith("Each matching worker of the pool shared-linux has released the job")
@@ -259,7 +260,7 @@ def test_a_worker_that_gave_it_back_as_too_weak_does_not_count(why, project):
 
 def test_organization_limit_before_and_after_a_claim_has_met_it(why, project):
     worker = alive()
-    services.set_limit(org_slug="sandtrace", job_type="runtime", max_active=1, actor=OPERATOR, reason="x")
+    limits.set_limit(org_slug="sandtrace", job_type="runtime", max_active=1, actor=OPERATOR, reason="x")
     submitted(project)
     claimed(worker)
     waiting = submitted(project)
@@ -269,13 +270,13 @@ def test_organization_limit_before_and_after_a_claim_has_met_it(why, project):
         "limit": {"kind": "organization", "scope": "organization", "key": "runtime", "max_active": 1, "per_hour": None},
     }
     assert why(waiting) == seen
-    assert services.claim(worker=worker, offer=offer(worker)) is None
+    assert claiming.claim(worker=worker, offer=offer(worker)) is None
     assert why(waiting) == seen
 
 
 def test_another_types_limit_holds_nobody_else(why, project):
     alive()
-    services.set_limit(org_slug="sandtrace", job_type="steps", max_active=0, actor=OPERATOR, reason="x")
+    limits.set_limit(org_slug="sandtrace", job_type="steps", max_active=0, actor=OPERATOR, reason="x")
     assert why(submitted(project))["code"] == "behind"
     assert why(submitted_steps(project))["code"] == "organization_limit"
 
@@ -312,7 +313,7 @@ def test_a_concurrency_group_is_a_limit_of_the_organization(why, project):
 
 
 def test_the_emergency_lane_has_its_own_limit(why, project):
-    services.set_limit(org_slug="sandtrace", max_active=1, kind=LimitKind.EMERGENCY, actor=OPERATOR, reason="x")
+    limits.set_limit(org_slug="sandtrace", max_active=1, kind=LimitKind.EMERGENCY, actor=OPERATOR, reason="x")
     result = why(busy_with(project, priority=EMERGENCY))
     assert (result["code"], result["limit"]["kind"]) == ("organization_limit", "emergency")
     assert result["message"] == "sandtrace may run at most 1 emergency job at once."
@@ -327,7 +328,7 @@ def test_source_address_limit(why, organization, project):
 
 
 def test_rate_limited_says_when_the_next_one_may_start(why, project):
-    services.set_rate(org_slug="sandtrace", per_hour=2, burst=1, actor=OPERATOR, reason="x")
+    limits.set_rate(org_slug="sandtrace", per_hour=2, burst=1, actor=OPERATOR, reason="x")
     result = why(busy_with(project))
     assert (result["code"], result["limit"]["per_hour"]) == ("rate_limited", 2)
     wait = datetime.fromisoformat(result["next_at"]) - timezone.now()
@@ -337,7 +338,7 @@ def test_rate_limited_says_when_the_next_one_may_start(why, project):
 
 def test_a_throttle_says_who_and_why(why, project):
     subject = LimitTarget(LimitScope.PROJECT, "sandtrace", "web")
-    services.throttle(subject=subject, per_hour=1, actor=OPERATOR, reason="the registry is slow")
+    limits.throttle(subject=subject, per_hour=1, actor=OPERATOR, reason="the registry is slow")
     result = why(busy_with(project))
     assert (result["code"], result["limit"]["kind"]) == ("rate_limited", "throttle")
     words = "The project sandtrace/web is throttled to 1 start an hour by olga (the registry is slow); the next at 20"
@@ -361,7 +362,7 @@ UNTIL = datetime(2100, 1, 1, 12, tzinfo=UTC)
 def test_pool_paused_says_by_whom_until_when_and_why(why, project, subject, whose):
     """Also of what else can be paused: the list of codes is closed, and `limit` says what it is."""
     alive()
-    services.pause(subject=subject, actor=OPERATOR, reason="new racks", until=UNTIL)
+    limits.pause(subject=subject, actor=OPERATOR, reason="new racks", until=UNTIL)
     assert why(submitted(project)) == {
         "code": "pool_paused",
         "message": f"{whose} paused by olga until 2100-01-01 12:00:00 UTC (new racks).",
@@ -375,15 +376,15 @@ def test_pool_paused_says_by_whom_until_when_and_why(why, project, subject, whos
 def test_a_pause_that_is_over_holds_nobody(why, project):
     alive()
     subject = LimitTarget(LimitScope.POOL, "", "shared-linux")
-    services.pause(subject=subject, actor=OPERATOR, reason="x", until=UNTIL)
+    limits.pause(subject=subject, actor=OPERATOR, reason="x", until=UNTIL)
     Limit.objects.update(until=timezone.now())
     assert why(submitted(project))["code"] == "behind"
 
 
 def test_another_pools_pause_holds_nobody_here(why, project):
     alive()
-    services.pause(subject=LimitTarget(LimitScope.POOL, "", "elsewhere"), actor=OPERATOR, reason="x")
-    services.pause(subject=LimitTarget(LimitScope.JOB_TYPE, "", "steps"), actor=OPERATOR, reason="x")
+    limits.pause(subject=LimitTarget(LimitScope.POOL, "", "elsewhere"), actor=OPERATOR, reason="x")
+    limits.pause(subject=LimitTarget(LimitScope.JOB_TYPE, "", "steps"), actor=OPERATOR, reason="x")
     assert why(submitted(project))["code"] == "behind"
 
 
@@ -394,8 +395,8 @@ def failing(project, settings) -> None:
     submitted(project)
     claim = claimed(worker)
     lease = claim.lease.lease_ulid
-    services.fail(lease_ulid=lease, worker=worker, reason=FailureReason.WORKER_ERROR)
-    services.evaluate_breaker(org_slug="sandtrace", job_type="runtime")
+    job_end.fail(lease_ulid=lease, worker=worker, reason=FailureReason.WORKER_ERROR)
+    breakers.evaluate_breaker(org_slug="sandtrace", job_type="runtime")
 
 
 def test_breaker_open_says_when_one_is_tried(why, project, settings):
@@ -410,7 +411,7 @@ def test_breaker_open_says_when_one_is_tried(why, project, settings):
 def test_while_one_is_tried_the_others_wait_for_it(why, project, settings):
     failing(project, settings)
     probe, other = submitted(project), submitted(project)
-    services.evaluate_breaker(org_slug="sandtrace", job_type="runtime", now=timezone.now() + timedelta(hours=1))
+    breakers.evaluate_breaker(org_slug="sandtrace", job_type="runtime", now=timezone.now() + timedelta(hours=1))
     assert claimed(Worker.objects.get()).job.pk == probe.pk
     result = why(other)
     assert (result["code"], result["next_at"]) == ("breaker_open", None)
@@ -419,18 +420,18 @@ def test_while_one_is_tried_the_others_wait_for_it(why, project, settings):
 
 def test_of_several_the_first_one_is_reported(why, project, settings):
     failing(project, settings)
-    services.set_limit(org_slug="sandtrace", max_active=0, actor=OPERATOR, reason="x")
+    limits.set_limit(org_slug="sandtrace", max_active=0, actor=OPERATOR, reason="x")
     job = submitted(project)
     demanding(job, requirements=["gpu"])
     result = [why(job)["code"]]
-    services.pause(subject=LimitTarget(LimitScope.POOL, "", "shared-linux"), actor=OPERATOR, reason="x")
+    limits.pause(subject=LimitTarget(LimitScope.POOL, "", "shared-linux"), actor=OPERATOR, reason="x")
     result.insert(0, why(job)["code"])
-    services.resume(subject=LimitTarget(LimitScope.POOL, "", "shared-linux"), actor=OPERATOR, reason="x")
-    services.reset_breaker(org_slug="sandtrace", job_type="runtime", actor=OPERATOR, reason="x")
+    limits.resume(subject=LimitTarget(LimitScope.POOL, "", "shared-linux"), actor=OPERATOR, reason="x")
+    breakers.reset_breaker(org_slug="sandtrace", job_type="runtime", actor=OPERATOR, reason="x")
     result.append(why(job)["code"])
     demanding(job, requirements=["linux"])
     result.append(why(job)["code"])
-    services.set_limit(org_slug="sandtrace", max_active=None, actor=OPERATOR, reason="x")
+    limits.set_limit(org_slug="sandtrace", max_active=None, actor=OPERATOR, reason="x")
     result.append(why(job)["code"])
     assert result == ["pool_paused", "breaker_open", "no_matching_worker", "organization_limit", "behind"]
 
@@ -445,7 +446,7 @@ def test_depends_on_names_what_has_not_ended(why, alice, project):
         "depends_on": [first.job_ulid, second.job_ulid],
     }
     claim = claimed(worker)
-    services.complete(lease_ulid=claim.lease.lease_ulid, worker=worker, ingest_run_id="run_1")
+    job_end.complete(lease_ulid=claim.lease.lease_ulid, worker=worker, ingest_run_id="run_1")
     assert why(last)["depends_on"] == [second.job_ulid]
     assert alice.get(f"{JOBS}/{last.job_ulid}").json()["depends_on"] == [first.job_ulid, second.job_ulid]
 
@@ -455,13 +456,13 @@ def test_what_does_not_wait_has_no_reason(why, project):
     job = submitted(project)
     claimed(worker, acknowledge=True)
     assert why(job) is None
-    services.cancel(job_ulid=job.job_ulid, actor=ALICE, deadline_seconds=30)
+    cancellation.cancel(job_ulid=job.job_ulid, actor=ALICE, deadline_seconds=30)
     assert why(job) is None
 
 
 def test_a_page_costs_as_many_queries_as_one_row(alice, project):
     alive()
-    services.set_limit(org_slug="sandtrace", max_active=0, actor=OPERATOR, reason="x")
+    limits.set_limit(org_slug="sandtrace", max_active=0, actor=OPERATOR, reason="x")
     first = submitted(project)
     submitted(project, depends_on=(first,))
     with CaptureQueriesContext(connection) as few:

@@ -3,7 +3,7 @@
 import pytest
 from django.contrib.messages import get_messages
 
-from orchestrator import services
+from orchestrator.services import cancellation, expiry, job_end, retries
 from runtime_jobs.errors import LifecycleError
 from runtime_jobs.models import Batch, Job, Organization, Plan, Project
 from runtime_jobs.states import FailureReason
@@ -50,7 +50,7 @@ def failed(project):
     """A job that failed, with a run that could not be uploaded."""
     submitted(project)
     claim = claimed()
-    return services.fail(
+    return job_end.fail(
         lease_ulid=claim.lease.lease_ulid,
         worker=claim.lease.worker,
         reason=FailureReason.UPLOAD_FAILED,
@@ -70,7 +70,7 @@ def test_a_retry_is_refused_as_a_submit_is(alice, failed, code):
 def test_a_resend_is_refused_as_a_submit_is(failed, code):
     CHANGES[code]()
     with pytest.raises(LifecycleError) as refusal:
-        services.reupload(job_ulid=failed.job_ulid, actor=OPERATOR, reason="again")
+        retries.reupload(job_ulid=failed.job_ulid, actor=OPERATOR, reason="again")
     assert refusal.value.code == code
     assert Job.objects.count() == 1
 
@@ -88,7 +88,7 @@ def test_the_buttons_of_the_admin_are_refused_and_say_why(admin_client, failed, 
 def test_of_many_in_the_admin_those_that_may_are_retried(admin_client, failed):
     other = ProjectFactory(slug="other", organization=OrganizationFactory(slug="other"))
     job = submitted(other)
-    services.cancel(job_ulid=job.job_ulid, actor=ALICE, deadline_seconds=0)
+    cancellation.cancel(job_ulid=job.job_ulid, actor=ALICE, deadline_seconds=0)
     Project.objects.filter(slug="web").update(enabled=False)
     address = f"/admin/runtime_jobs/job/bulk/retry/?job={failed.job_ulid}&job={job.job_ulid}"
     answer = admin_client.post(address, {"reason": "again"})
@@ -127,7 +127,7 @@ def test_an_automatic_retry_is_no_new_request(failed, project):
     submitted(project)
     claim = claimed()
     CHANGES["project_not_enabled"]()
-    services.expire(job_ulid=claim.job.job_ulid, now=claim.lease.expires_at)
+    expiry.expire(job_ulid=claim.job.job_ulid, now=claim.lease.expires_at)
     assert Job.objects.filter(retry_of_job_ulid=claim.job.job_ulid).exists()
 
 
@@ -137,7 +137,7 @@ class TestHostedAnalysis:
     def test_other_types_are_submitted_and_retried_without_it(self, alice, project):
         CHANGES["feature_not_enabled"]()
         job = submitted_steps(project)
-        services.cancel(job_ulid=job.job_ulid, actor=ALICE, deadline_seconds=0)
+        cancellation.cancel(job_ulid=job.job_ulid, actor=ALICE, deadline_seconds=0)
         assert alice.post(f"{ANY_JOBS}/{job.job_ulid}/retry", {"reason": "again"}).status_code == 201
 
     def test_type_runtime_needs_it(self, project):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from orchestrator.services.artifacts import cache_scope
+from orchestrator.artifacts.operations import cache_scope
 from runtime_jobs.models import Job, JobEvent, Plan
 from tests.api_client import Caller, refused
 from tests.factories import (

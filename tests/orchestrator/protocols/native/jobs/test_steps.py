@@ -3,7 +3,7 @@
 import pytest
 from django.utils import timezone
 
-from orchestrator import services
+from orchestrator.step_logs import job_log_writes
 from orchestrator.step_logs.finalizing import finalize_step_log
 from runtime_jobs.models import JobStep
 from tests.api_client import refused
@@ -63,7 +63,7 @@ def test_the_steps_of_a_job_with_their_status_and_the_size_of_their_log(alice, s
 def test_a_job_of_a_type_without_steps_has_those_of_its_log(alice, organization):
     submitted_steps(organization.projects.get())
     lease = claimed(WorkerFactory(), job_types=("steps",)).lease
-    services.append_log(lease_ulid=lease.lease_ulid, worker=lease.worker, seq=0, chunk=b"text", step=2)
+    job_log_writes.append_log(lease_ulid=lease.lease_ulid, worker=lease.worker, seq=0, chunk=b"text", step=2)
     (step,) = alice.get(f"{JOBS}/{lease.job_id}/steps").json()["results"]
     assert (step["step"], step["id"], step["name"], step["status"], step["log_bytes"]) == (2, None, "Step 2", None, 4)
     assert text(alice.get(f"{JOBS}/{lease.job_id}/logs?step=2")) == b"text"

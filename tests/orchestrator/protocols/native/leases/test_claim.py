@@ -4,7 +4,7 @@ import pytest
 from django.db import connection
 
 from leases.models import Lease
-from orchestrator import services
+from orchestrator.services import worker_state
 from tests.api_client import Caller, refused
 from tests.factories import OPERATOR, PoolFactory, WorkerFactory, demanding, submitted
 from workers.models import Worker
@@ -88,7 +88,7 @@ def test_a_worker_that_understands_other_types_does_not_get_it(wendy, worker, jo
 
 @pytest.mark.parametrize("state", [WorkerState.DRAINING, WorkerState.MAINTENANCE])
 def test_a_worker_that_drains_gets_nothing_new(wendy, worker, job, state):
-    services.set_worker_state(worker_id=worker.worker_id, state=state, actor=OPERATOR)
+    worker_state.set_worker_state(worker_id=worker.worker_id, state=state, actor=OPERATOR)
     assert wendy.post(LEASES, body(worker)).status_code == 204
 
 

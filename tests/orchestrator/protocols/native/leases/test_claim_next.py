@@ -3,7 +3,7 @@
 import pytest
 
 from leases.models import Lease
-from orchestrator import services
+from orchestrator.services import worker_state
 from tests.api_client import refused
 from tests.factories import OPERATOR, WorkerFactory, submitted, submitted_steps
 from workers.models import Worker
@@ -92,7 +92,7 @@ def test_the_worker_and_the_pool_of_the_claim_are_checked_before_the_completion(
 
 
 def test_a_refused_completion_claims_nothing(wendy, worker, jobs, lease):
-    services.revoke(job_ulid=jobs[0].job_ulid, actor=OPERATOR, reason="test")
+    worker_state.revoke(job_ulid=jobs[0].job_ulid, actor=OPERATOR, reason="test")
     for result in (COMPLETED, FAILED):
         refused(lambda result=result: finish(wendy, lease, claim_body(worker), result=result), 409, "stale_lease")
     assert not Lease.objects.open().exists()

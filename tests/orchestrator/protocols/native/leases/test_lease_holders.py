@@ -7,8 +7,8 @@ import pytest
 from django.db.models import F
 
 from leases.models import Lease
-from orchestrator import services
 from orchestrator.ingest.models import Run
+from orchestrator.services import cancellation, expiry, worker_state
 from runtime_jobs.models import Job, LogChunk, UnsentRun
 from tests.api_client import refused
 from tests.db_snapshot import nothing_lost
@@ -70,14 +70,14 @@ def test_an_expired_lease_speaks_no_more(lease, run, say, word):
 @pytest.mark.parametrize("word", WORDS)
 def test_after_the_clock_has_taken_it_back_the_jobs_end_is_reported(lease, run, say, word):
     expire(lease)
-    services.expire(job_ulid=lease.job_id)
+    expiry.expire(job_ulid=lease.job_id)
     document = refused(lambda: say(word), 409, "stale_lease")
     assert (document["reason"], document["job_status"]) == ("lease_expired", "failed")
 
 
 @pytest.mark.parametrize("word", WORDS)
 def test_a_revoked_lease_speaks_no_more(lease, run, say, word):
-    services.revoke(job_ulid=lease.job_id, actor=OPERATOR, reason="test")
+    worker_state.revoke(job_ulid=lease.job_id, actor=OPERATOR, reason="test")
     document = refused(lambda: say(word), 409, "stale_lease")
     assert (document["reason"], document["job_status"]) == ("lease_revoked", "failed")
 
@@ -96,7 +96,7 @@ def test_a_lease_that_was_given_back_does_not_speak_for_the_next_holder(lease, r
 @pytest.mark.parametrize("word", FINAL)
 def test_a_final_message_may_be_repeated_and_counts_once(lease, run, say, word):
     if word == "acknowledge-cancel":
-        services.cancel(job_ulid=lease.job_id, actor=ALICE, deadline_seconds=30)
+        cancellation.cancel(job_ulid=lease.job_id, actor=ALICE, deadline_seconds=30)
     first = say(word)
     assert first.status_code == 200, first.content
     expire(lease)
@@ -111,7 +111,7 @@ def test_another_end_is_a_conflict_with_what_was_stored(lease, run, say, first, 
     if first == second:
         return
     if first == "acknowledge-cancel":
-        services.cancel(job_ulid=lease.job_id, actor=ALICE, deadline_seconds=30)
+        cancellation.cancel(job_ulid=lease.job_id, actor=ALICE, deadline_seconds=30)
     status = say(first).json()["status"]
     assert refused(lambda: say(second), 409, "conflict")["job_status"] == status
 

@@ -12,9 +12,10 @@ import requests
 from django.db import connection
 
 from leases.models import Lease
-from orchestrator import services
 from orchestrator.maintenance.leases import sweep
-from orchestrator.notifications import hub
+from orchestrator.pubsub import hub
+from orchestrator.services import job_end, worker_state
+from orchestrator.step_logs import job_log_writes
 from runtime_jobs.models import Job
 from runtime_jobs.states import JobState
 from tests.factories import OPERATOR, OrganizationFactory, ProjectFactory, WorkerFactory, api_token, claimed, submitted
@@ -138,7 +139,9 @@ def test_a_worker_that_was_revoked_while_it_waited_gets_nothing(server, project)
     with ThreadPoolExecutor() as threads:
         waiting = threads.submit(claim, server, worker, 30)
         waiting_at(server, 1)
-        services.set_worker_state(worker_id=worker.worker_id, state=WorkerState.REVOKED, actor=OPERATOR, reason="lost")
+        worker_state.set_worker_state(
+            worker_id=worker.worker_id, state=WorkerState.REVOKED, actor=OPERATOR, reason="lost"
+        )
         submitted(project)
         call()
         assert waiting.result(timeout=15).status_code == 401
@@ -259,7 +262,7 @@ def test_logs_are_followed_while_the_job_runs_and_end_with_it(server, project):
     lease = claimed(worker).lease
     token = {"Authorization": f"Bearer {api_token(project.organization)}"}
     say = {"lease_ulid": lease.lease_ulid, "worker": worker}
-    services.append_log(**say, seq=0, chunk=b"before\n")
+    job_log_writes.append_log(**say, seq=0, chunk=b"before\n")
     path = f"{server.url}/v1/runtime/jobs/{lease.job_id}/logs"
     with requests.get(f"{path}?follow=1", headers=token, stream=True, timeout=20) as followed:
         assert followed.headers["Content-Type"] == "text/plain; charset=utf-8"
@@ -267,14 +270,14 @@ def test_logs_are_followed_while_the_job_runs_and_end_with_it(server, project):
         assert next(pieces) == b"before\n"
         durations = []
         for seq, text in enumerate([b"one\n", b"\xff\x00two\n", b"three\n"], start=1):
-            services.append_log(**say, seq=seq, chunk=text)
+            job_log_writes.append_log(**say, seq=seq, chunk=text)
             then = time.monotonic()
             assert next(pieces) == text
             durations.append(time.monotonic() - then)
             assert durations[-1] < 15, "long before the stream ends"
         assert min(durations) < 3, "the fastest, because a busy machine delays some of them"
-        services.append_log(**say, seq=4, chunk=b"last\n")
-        services.fail(**say, reason="worker_error")
+        job_log_writes.append_log(**say, seq=4, chunk=b"last\n")
+        job_end.fail(**say, reason="worker_error")
         assert b"".join(pieces) == b"last\n"
     assert requests.get(path, headers=token, timeout=20).content == b"before\none\n\xff\x00two\nthree\nlast\n"
 
@@ -289,8 +292,8 @@ def test_twenty_that_follow_hold_no_connection(server, project):
         eventually(lambda: len(server.log().split("/logs 200")) > 20)
         time.sleep(1)
         assert len(connections_of_server()) <= POOL
-        services.append_log(lease_ulid=lease.lease_ulid, worker=lease.worker, seq=0, chunk=b"x")
-        services.fail(lease_ulid=lease.lease_ulid, worker=lease.worker, reason="worker_error")
+        job_log_writes.append_log(lease_ulid=lease.lease_ulid, worker=lease.worker, seq=0, chunk=b"x")
+        job_end.fail(lease_ulid=lease.lease_ulid, worker=lease.worker, reason="worker_error")
         assert {call.result(timeout=20) for call in following} == {b"x"}
 
 

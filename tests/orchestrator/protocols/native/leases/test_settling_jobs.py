@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 from django.db.models import F
 
-from orchestrator import services
+from orchestrator.services import heartbeat, late_results, worker_state
 from runtime_jobs.models import Job
 from runtime_jobs.states import FailureReason, JobState
 from tests.api_client import refused
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.django_db
 def claim(organization, worker):
     submitted_steps(organization.projects.get(), policy=LATE_POLICY)
     found = claimed(worker, job_types=("steps",))
-    services.report(lease_ulid=found.lease.lease_ulid, worker=worker, phase="executing")
+    heartbeat.report(lease_ulid=found.lease.lease_ulid, worker=worker, phase="executing")
     return found
 
 
@@ -40,7 +40,7 @@ def test_a_job_that_settles_runs_as_far_as_a_client_sees(alice, wendy, claim):
     listed = alice.get("/v1/jobs?org_slug=sandtrace&status=running").json()["results"]
     assert [job["job_id"] for job in listed] == [claim.job.job_ulid]
     assert refused(lambda: alice.post(f"{path}/cancel"), 409, "already_final")["job_status"] == "running"
-    services.settle(job_ulid=claim.job.job_ulid, failure=FailureReason.RESULT_UNREADABLE, message="line 3")
+    late_results.settle(job_ulid=claim.job.job_ulid, failure=FailureReason.RESULT_UNREADABLE, message="line 3")
     failure = {"reason": "result_unreadable", "class": "job", "message": "line 3"}
     assert alice.get(path).json()["failure"] == failure
     events = [event["event_type"] for event in alice.get(f"{path}/events").json()["results"]]
@@ -48,7 +48,7 @@ def test_a_job_that_settles_runs_as_far_as_a_client_sees(alice, wendy, claim):
 
 
 def test_a_lost_job_is_canceled_at_once(alice, claim):
-    services.revoke(job_ulid=claim.job.job_ulid, actor=OPERATOR, reason="x")
+    worker_state.revoke(job_ulid=claim.job.job_ulid, actor=OPERATOR, reason="x")
     answer = alice.post(f"/v1/jobs/{claim.job.job_ulid}/cancel")
     assert (answer.status_code, answer.json()["status"]) == (200, "canceled")
 

@@ -2,9 +2,10 @@
 
 import pytest
 
-from orchestrator import services
 from orchestrator.audit.runner import run_audit
-from orchestrator.models import Incident
+from orchestrator.incidents.models import Incident
+from orchestrator.incidents.operations import resolve_incident
+from orchestrator.services import job_end
 from runtime_jobs.models import Job, OperatorEvent
 from tests.api_client import refused
 from tests.factories import OPERATOR, claimed, submitted
@@ -44,7 +45,7 @@ def test_repeated_failures_are_one_incident_until_it_is_resolved(wendy, worker, 
     for page in ("/admin/orchestrator/incident/", f"/admin/orchestrator/incident/{incident.pk}/change/"):
         assert worker.slug in admin_client.get(page, follow=True).content.decode()
     assert alice.get("/v1/incidents").json()["results"] == []  # a tenant learns nothing of machines
-    services.resolve_incident(incident_ulid=incident.incident_ulid, actor=OPERATOR)
+    resolve_incident(incident_ulid=incident.incident_ulid, actor=OPERATOR)
     wendy.post(UNREADY, FAILURES)
     assert Incident.objects.unresolved().count() == 1
     assert run_audit(chains=True) == []
@@ -62,7 +63,7 @@ def test_only_the_newest_process_of_a_worker_speaks_for_it(wendy, worker, alice)
 def test_a_full_disk_of_a_worker_is_retried_by_another(worker, organization):
     submitted(organization.projects.get())
     taken = claimed(worker)
-    failed = services.fail(lease_ulid=taken.lease.lease_ulid, worker=worker, reason="worker_disk_full")
+    failed = job_end.fail(lease_ulid=taken.lease.lease_ulid, worker=worker, reason="worker_disk_full")
     retry = Job.objects.get(retry_of_job_ulid=failed.job_ulid)
     assert (retry.state, retry.excluded_workers, retry.retry_kind) == ("queued", [worker.worker_id], "automatic")
     assert not Incident.objects.exists()

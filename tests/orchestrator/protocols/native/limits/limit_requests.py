@@ -4,7 +4,8 @@ from django.contrib.auth.models import Permission, User
 from django.test import Client
 
 from leases.models import Breaker, Limit
-from orchestrator import services
+from orchestrator.incidents import breakers
+from orchestrator.services import job_end, limits
 from runtime_jobs.events import Actor
 from runtime_jobs.states import FailureReason
 from tests.api_client import Caller
@@ -60,7 +61,7 @@ def lift(caller, limit, version=1):
 
 
 def by_operator(**terms) -> Limit:
-    return services.set_limit(org_slug=ORG, max_active=5, actor=OPERATOR, reason="night", **terms)
+    return limits.set_limit(org_slug=ORG, max_active=5, actor=OPERATOR, reason="night", **terms)
 
 
 def broken(org_slug: str) -> Breaker:
@@ -70,7 +71,7 @@ def broken(org_slug: str) -> Breaker:
     for _ in range(12):
         submitted(project)
         taken = claimed(worker)
-        services.fail(lease_ulid=taken.lease.lease_ulid, worker=worker, reason=FailureReason.WORKER_ERROR)
-    found = services.evaluate_breaker(org_slug=org_slug, job_type="runtime")
+        job_end.fail(lease_ulid=taken.lease.lease_ulid, worker=worker, reason=FailureReason.WORKER_ERROR)
+    found = breakers.evaluate_breaker(org_slug=org_slug, job_type="runtime")
     assert found.state == "open"
     return found

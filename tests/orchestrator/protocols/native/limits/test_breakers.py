@@ -2,7 +2,7 @@
 
 import pytest
 
-from orchestrator import services
+from orchestrator.incidents import breakers
 from runtime_jobs.errors import NotFound
 from runtime_jobs.models.tenants import Scope
 from tests.api_client import refused
@@ -46,4 +46,4 @@ class TestBreakers:
 
 def test_a_verb_says_so_where_nothing_is_there(db):
     with pytest.raises(NotFound):
-        services.reset_breaker(org_slug=ORG, job_type="runtime", actor=CI, reason="test")
+        breakers.reset_breaker(org_slug=ORG, job_type="runtime", actor=CI, reason="test")

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from leases.models import Limit
-from orchestrator import services
+from orchestrator.services import claiming
 from runtime_jobs.db_time import database_now
 from runtime_jobs.models.tenants import Scope
 from tests.api_client import refused
@@ -40,14 +40,14 @@ class TestPauseResumeThrottle:
         shown = ok(paused)
         assert (shown["kind"], shown["reason"], paused["ETag"]) == ("pause", "test", '"1"')
         assert shown["next_start_at"] == shown["until"] != None  # noqa: E711 both at once
-        assert services.claim(worker=worker, offer=offer(worker)) is None
+        assert claiming.claim(worker=worker, offer=offer(worker)) is None
         for action, terms in ACTIONS:
             body = {"source": source, **terms, **WHY}
             refused(lambda action=action, body=body: stranger.post(f"/v1/limits/{action}", body), 404, "not_found")
         ok(alice.post("/v1/limits/resume", {"source": source, **WHY}), 204)
         refused(lambda: alice.post("/v1/limits/resume", {"source": source, **WHY}), 404, "not_found")
         ok(alice.post("/v1/limits/throttle", {"source": source, "per_hour": 6, "burst": 2, **WHY}))
-        assert services.claim(worker=worker, offer=offer(worker)) is not None
+        assert claiming.claim(worker=worker, offer=offer(worker)) is not None
         ok(alice.post("/v1/limits/throttle", {"source": source, "per_hour": None, **WHY}), 204)
         assert not Limit.objects.exists()
 

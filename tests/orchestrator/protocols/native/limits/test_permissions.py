@@ -4,7 +4,7 @@ import pytest
 
 from leases.models import Limit, LimitKind, LimitScope
 from leases.scheduling.limits import LimitTarget
-from orchestrator import services
+from orchestrator.services import limits
 from runtime_jobs.errors import OperatorOnly
 from runtime_jobs.models.tenants import Scope
 from tests.api_client import refused
@@ -59,7 +59,7 @@ class TestWhoMaySetLimits:
         """The operation itself checks under the advisory lock: what a view has read may be outdated."""
         by_operator()
         with pytest.raises(OperatorOnly):
-            services.set_limit(org_slug=ORG, max_active=9, actor=CI, reason="mine")
+            limits.set_limit(org_slug=ORG, max_active=9, actor=CI, reason="mine")
 
     def test_emergencies_are_operators(self, alice, olga):
         refused(lambda: alice.post("/v1/limits", EMERGENCY), 403, "operator_only")
@@ -70,7 +70,7 @@ class TestWhoMaySetLimits:
     def test_a_plans_limit_is_no_tokens(self, alice, organization):
         organization.plan.max_active = 2
         organization.plan.save()
-        services.sync_plan(org_slug=ORG)
+        limits.sync_plan(org_slug=ORG)
         refused(lambda: change(alice, Limit.objects.get(), {"max_active": 9}), 403, "operator_only")
         refused(lambda: lift(alice, Limit.objects.get()), 403, "operator_only")
 
@@ -92,8 +92,8 @@ class TestWhoMaySetLimits:
         refused(lambda: olga.post("/v1/limits", RATE | {"org_slug": "nobody"}), 404, "not_found")
 
     def test_operators_alone_see_what_belongs_to_no_tenant(self, alice, olga, pool):
-        services.pause(subject=LimitTarget(LimitScope.POOL, "", pool.slug), actor=OPERATOR, **WHY)
-        services.pause(subject=LimitTarget(LimitScope.JOB_TYPE, "", "runtime"), actor=OPERATOR, **WHY)
+        limits.pause(subject=LimitTarget(LimitScope.POOL, "", pool.slug), actor=OPERATOR, **WHY)
+        limits.pause(subject=LimitTarget(LimitScope.JOB_TYPE, "", "runtime"), actor=OPERATOR, **WHY)
         assert ok(alice.get("/v1/limits"))["results"] == []
         assert len(ok(olga.get("/v1/limits"))["results"]) == 2
         for limit in Limit.objects.all():

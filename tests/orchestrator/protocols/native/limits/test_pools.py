@@ -2,8 +2,8 @@
 
 import pytest
 
-from orchestrator import services
-from orchestrator.http.auth.principals import INSTALLATION
+from orchestrator.core.principals import INSTALLATION
+from orchestrator.services import claiming
 from runtime_jobs.models import OperatorEvent
 from runtime_jobs.models.tenants import Scope
 from tests.api_client import refused
@@ -45,10 +45,10 @@ class TestPools:
         submitted(organization.projects.get())
         shown = ok(olga.post("/v1/pools/shared-linux/pause", WHY))
         assert (shown["scope"], shown["key"], shown["org_slug"]) == ("pool", "shared-linux", None)
-        assert services.claim(worker=worker, offer=offer(worker)) is None
+        assert claiming.claim(worker=worker, offer=offer(worker)) is None
         ok(olga.post("/v1/pools/shared-linux/resume", WHY), 204)
         assert ok(olga.post("/v1/pools/shared-linux/throttle", {"per_hour": 6, **WHY}))["per_hour"] == 6
-        assert services.claim(worker=worker, offer=offer(worker)) is not None
+        assert claiming.claim(worker=worker, offer=offer(worker)) is not None
         assert OperatorEvent.objects.filter(target="pool:shared-linux", actor="operator:olga").count() == 3
 
     def test_its_policy_changes(self, olga, pool):

@@ -7,10 +7,10 @@ from django.contrib.auth import get_user_model
 from django.test import Client
 
 from leases.models import SubmitQuota
-from orchestrator import services
 from orchestrator.audit.runner import run_audit
 from orchestrator.protocols.github.models import WebhookDelivery
-from orchestrator.services import Submission
+from orchestrator.services import bulk_submit, claiming
+from orchestrator.services.submission import Submission, submit
 from runtime_jobs.db_time import database_now
 from runtime_jobs.models import Job, Organization, Plan
 from tests.api_client import Caller, problem_of
@@ -209,13 +209,13 @@ class TestNeighbours:
         loud = ProjectFactory(organization=OrganizationFactory(slug="loud", plan=plan))
         for _ in range(self.FLOOD // 500):
             entries: list[Submission] = [submission(loud, spec()) for _ in range(500)]
-            services.submit_many(entries, policy_for=lambda _: POLICY, default_pool="shared-linux", actor=ALICE)
+            bulk_submit.submit_many(entries, policy_for=lambda _: POLICY, default_pool="shared-linux", actor=ALICE)
 
     def place_of_the_neighbour(self, worker) -> int:
         quiet = ProjectFactory(organization=OrganizationFactory(slug="quiet"))
-        services.submit(submission(quiet, spec()), policy=POLICY, default_pool="shared-linux", actor=ALICE)
+        submit(submission(quiet, spec()), policy=POLICY, default_pool="shared-linux", actor=ALICE)
         for place in range(1, 30):
-            if services.claim(worker=worker, offer=offer(worker)).job.org_slug == "quiet":
+            if claiming.claim(worker=worker, offer=offer(worker)).job.org_slug == "quiet":
                 return place
         return 30
 

@@ -6,7 +6,7 @@ import pytest
 
 from leases.models import Limit, LimitScope
 from leases.scheduling.limits import LimitTarget
-from orchestrator import services
+from orchestrator.services import claiming, limits
 from runtime_jobs.db_time import database_now
 from runtime_jobs.models import OperatorEvent
 from tests.api_client import refused
@@ -105,7 +105,7 @@ class TestLimits:
 
     def test_two_equal_requests_at_once_make_one(self, alice, monkeypatch):
         """The second looks for the key before the first has committed."""
-        from orchestrator.services.idempotency import IdempotentRequest  # noqa: PLC0415 to be bent
+        from orchestrator.core.idempotency import IdempotentRequest  # noqa: PLC0415 to be bent
 
         first = alice.post("/v1/limits", AT_ONCE, **{"Idempotency-Key": "k"})
         known, asked = IdempotentRequest.lookup, []
@@ -148,9 +148,9 @@ class TestLimits:
     def test_what_follows_something_else_says_what(self, olga, organization, pool):
         organization.plan.max_active = 2
         organization.plan.save()
-        services.sync_plan(org_slug=ORG)
-        services.pause(subject=LimitTarget.of_organization(ORG), actor=OPERATOR, **WHY)
-        services.throttle(subject=LimitTarget(LimitScope.POOL, "", "shared-linux"), per_hour=6, actor=OPERATOR, **WHY)
+        limits.sync_plan(org_slug=ORG)
+        limits.pause(subject=LimitTarget.of_organization(ORG), actor=OPERATOR, **WHY)
+        limits.throttle(subject=LimitTarget(LimitScope.POOL, "", "shared-linux"), per_hour=6, actor=OPERATOR, **WHY)
         assert {limit.kind for limit in Limit.objects.all()} == {"plan", "pause", "throttle"}
         for limit in Limit.objects.all():
             for act in (
@@ -167,7 +167,7 @@ class TestLimits:
             submitted(organization.projects.get())
         for _ in range(2):
             claimed(worker)
-        assert services.claim(worker=worker, offer=offer(worker)) is None
+        assert claiming.claim(worker=worker, offer=offer(worker)) is None
         shown = {row["kind"]: row for row in ok(alice.get("/v1/limits"))["results"]}
         assert shown["organization"]["running"] == 2
         assert shown["organization"]["next_start_at"] is None
@@ -179,7 +179,7 @@ class TestLimits:
     def test_a_list_is_filtered_and_costs_the_same_with_many(self, alice, django_assert_max_num_queries):
         for number in range(5):
             subject = LimitTarget(LimitScope.PROJECT, ORG, f"web-{number}")
-            services.pause(subject=subject, actor=CI, **WHY)
+            limits.pause(subject=subject, actor=CI, **WHY)
         ok(alice.post("/v1/limits", RATE), 201)
         for query, count in {
             "": 6, "kind=pause": 5, "kind=rate": 1, "scope=project": 5, "scope=pool": 0, f"org_slug={ORG}&kind=rate": 1,

@@ -2,8 +2,8 @@
 
 import pytest
 
-from orchestrator.models import NotificationRule
-from orchestrator.services import notification_rules as operations
+from orchestrator.webhooks import notification_rules as operations
+from orchestrator.webhooks.models import NotificationRule
 from runtime_jobs.models import Membership, OperatorEvent
 from runtime_jobs.models.tenants import Scope
 from tests.api_client import Caller, refused

@@ -2,12 +2,12 @@
 
 import pytest
 
-from orchestrator.models import Schedule, ScheduleTick
+from orchestrator.schedules.models import Schedule, ScheduleTick
 from runtime_jobs.models import Job, OperatorEvent
 from runtime_jobs.models.tenants import Scope
 from tests.api_client import Caller, refused
 from tests.factories import api_token
-from tests.orchestrator.recurring.world import JOB
+from tests.orchestrator.schedules.world import JOB
 
 pytestmark = pytest.mark.django_db
 BODY = {"org_slug": "sandtrace", "name": "nightly scan", "cron": "30 3 * * MON-FRI", "job": JOB}

@@ -4,8 +4,8 @@ from datetime import timedelta
 
 import pytest
 
-from orchestrator.models import Delivery, DeliveryTry
-from orchestrator.services import deliveries as operations
+from orchestrator.webhooks import deliveries as operations
+from orchestrator.webhooks.models import Delivery, DeliveryTry
 from runtime_jobs.db_time import database_now
 from runtime_jobs.identifiers import public_id_of
 from runtime_jobs.models import OperatorEvent

@@ -5,10 +5,10 @@ from datetime import timedelta
 
 import pytest
 
-from orchestrator.models import Delivery, Incident, Webhook
-from orchestrator.sealing import SealedValueError, unseal
-from orchestrator.services.webhooks import OVERLAP, WEBHOOK_KEY
-from orchestrator.webhooks.models import WebhookStatus
+from orchestrator.core.sealing import SealedValueError, unseal
+from orchestrator.incidents.models import Incident
+from orchestrator.webhooks.models import Delivery, Webhook, WebhookStatus
+from orchestrator.webhooks.operations import OVERLAP, WEBHOOK_KEY
 from orchestrator.webhooks.signatures import secret_text
 from runtime_jobs.models import OperatorEvent
 from runtime_jobs.models.tenants import Scope

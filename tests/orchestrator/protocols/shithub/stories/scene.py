@@ -16,9 +16,10 @@ from typing import Any
 from django.conf import settings
 
 from leases.models import Lease
-from orchestrator import services
-from orchestrator.selectors.step_logs import read_step_log
-from orchestrator.selectors.workflow_runs import state_of_run
+from orchestrator.secrets import operations as secret_operations
+from orchestrator.services import actions_runners, expiry
+from orchestrator.step_logs.step_log_reads import read_step_log
+from orchestrator.workflows.run_reads import state_of_run
 from runtime_jobs.db_time import database_now
 from runtime_jobs.models import Job, JobStep, Repository, WorkflowRun
 from tests.factories import ALICE, OPERATOR, PoolFactory
@@ -144,11 +145,13 @@ class Scene:
 
     def set_secret(self, name: str, value: str) -> None:
         organization = self.repository.project.organization
-        services.set_secret(organization=organization, repository=self.repository, name=name, value=value, actor=ALICE)
+        secret_operations.set_secret(
+            organization=organization, repository=self.repository, name=name, value=value, actor=ALICE
+        )
 
     def start_runner(self, name: str = "runner-1", **variables: str) -> str:
         """Register a runner, start its program with these variables, and return its registration token."""
-        _, _, token = services.register_runner(name=name, labels=[LABEL, "linux"], actor=OPERATOR)
+        _, _, token = actions_runners.register_runner(name=name, labels=[LABEL, "linux"], actor=OPERATOR)
         self.restart_runner(token, **variables)
         return token
 
@@ -274,8 +277,8 @@ class Scene:
         job = self.job(run)
         lease = Lease.objects.open().get(job=job)
         later = lease.expires_at + timedelta(minutes=1)  # a last call of the runner may move the end by seconds
-        assert services.expire(job_ulid=job.job_ulid, now=database_now()) is None, "the lease is alive"
-        ended = services.expire(job_ulid=job.job_ulid, now=later)
+        assert expiry.expire(job_ulid=job.job_ulid, now=database_now()) is None, "the lease is alive"
+        ended = expiry.expire(job_ulid=job.job_ulid, now=later)
         assert ended is not None
         return ended
 

@@ -11,8 +11,8 @@ import jwt
 import requests
 
 from leases.models import Lease
-from orchestrator import services
 from orchestrator.job_tokens.models import UsedToken
+from orchestrator.services import actions_runners, cancellation, expiry, worker_state
 from runtime_jobs.db_time import database_now
 from runtime_jobs.models import Job, WorkflowRun
 from runtime_jobs.states import FailureReason, JobState
@@ -66,7 +66,7 @@ def cancel_in_the_middle(scene: Scene) -> None:
     run = scene.submit("run: echo begun; sleep 600", "run: echo never")
     scene.start_runner()
     scene.wait_for_output(run, "begun")
-    services.cancel(job_ulid=scene.job(run).job_ulid, actor=ALICE, deadline_seconds=60)
+    cancellation.cancel(job_ulid=scene.job(run).job_ulid, actor=ALICE, deadline_seconds=60)
     scene.wait_for_run(run, "cancelled")
     job = scene.job(run)
     assert (job.state, job.result["status"]) == (JobState.CANCELED, "cancelled"), scene.describe(run)
@@ -82,7 +82,7 @@ def time_limit_of_a_minute(scene: Scene) -> None:
     scene.wait_for_run(run, "failure")
     assert scene.logs(run) == ["begun\n", ""]
     assert scene.steps(run) == [FAILED, SKIPPED]
-    services.time_out(job_ulid=scene.job(run).job_ulid, now=database_now())
+    expiry.time_out(job_ulid=scene.job(run).job_ulid, now=database_now())
     assert scene.job(run).failure_reason == FailureReason.COMMAND_FAILED
 
 
@@ -93,7 +93,7 @@ def silent_time_limit(scene: Scene) -> None:
     scene.wait_for_output(run, "begun")
     later = database_now() + timedelta(minutes=6)
     Lease.objects.open().update(expires_at=later + timedelta(minutes=1))  # a runner that works on renews it
-    assert services.time_out(job_ulid=scene.job(run).job_ulid, now=later) is not None
+    assert expiry.time_out(job_ulid=scene.job(run).job_ulid, now=later) is not None
     scene.wait_for_run(run, "timed_out")
     scene.wait_for_status(404, "cancel-check")
     scene.release(run)
@@ -137,7 +137,7 @@ def revoked_runner(scene: Scene) -> None:
     run = scene.submit(f"run: echo begun; {WAIT}")
     scene.start_runner("first")
     scene.wait_for_output(run, "begun")
-    services.revoke_runner(name="first", actor=OPERATOR, reason="lost")
+    actions_runners.revoke_runner(name="first", actor=OPERATOR, reason="lost")
     scene.wait_for_status(401, "cancel-check")
     scene.release(run)
     scene.wait_for_status(401, "heartbeat")
@@ -154,7 +154,7 @@ def revoked_job(scene: Scene) -> None:
     run = scene.submit(f"run: echo begun; {WAIT}; echo late")
     scene.start_runner()
     scene.wait_for_output(run, "begun")
-    services.revoke(job_ulid=scene.job(run).job_ulid, actor=OPERATOR, reason="test")
+    worker_state.revoke(job_ulid=scene.job(run).job_ulid, actor=OPERATOR, reason="test")
     scene.wait_for_status(404, "cancel-check")
     scene.release(run)
     after = scene.submit("run: echo after")

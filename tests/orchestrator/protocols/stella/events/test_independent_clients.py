@@ -7,7 +7,7 @@ import pytest
 from django.conf import settings
 from httpx_sse import connect_sse
 
-from orchestrator import services
+from orchestrator.services import job_end
 from runtime_jobs.models import JobEvent
 from runtime_jobs.models.tenants import Scope
 from tests.factories import OrganizationFactory, ProjectFactory, WorkerFactory, api_token, claimed, submitted
@@ -71,7 +71,7 @@ class Follower:
 def run_one(project):
     submitted(project)
     lease = claimed(WorkerFactory()).lease
-    services.fail(lease_ulid=lease.lease_ulid, worker=lease.worker, reason="command_failed")
+    job_end.fail(lease_ulid=lease.lease_ulid, worker=lease.worker, reason="command_failed")
 
 
 def hashes():

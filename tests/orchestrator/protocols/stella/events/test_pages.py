@@ -6,8 +6,8 @@ import uuid
 import pytest
 from django.test import Client
 
-from orchestrator import services
-from orchestrator.services.operator_events import record_operator_event
+from orchestrator.core.operator_events import record_operator_event
+from orchestrator.services import job_end, retries
 from runtime_jobs.identifiers import uuid_of
 from runtime_jobs.models import JobEvent, Membership
 from runtime_jobs.models.tenants import Scope
@@ -52,7 +52,7 @@ def read_all(caller, path="/api/events?limit=2"):
 def run_one(project):
     job = submitted(project)
     lease = claimed(WorkerFactory()).lease
-    services.fail(lease_ulid=lease.lease_ulid, worker=lease.worker, reason="command_failed")
+    job_end.fail(lease_ulid=lease.lease_ulid, worker=lease.worker, reason="command_failed")
     return job
 
 
@@ -87,7 +87,7 @@ def test_filters(caller, project):
 
 def test_the_events_of_a_job_contain_all_attempts(caller, project):
     job = run_one(project)
-    services.retry(job_ulid=job.job_ulid, actor=ALICE, reason="again")
+    retries.retry(job_ulid=job.job_ulid, actor=ALICE, reason="again")
     path = f"/api/jobs/{uuid_of(job.job_ulid)}/events"
     found, place = read_all(caller, f"{path}?limit=2")
     keys = [(e["integrity"]["attempt"], e["integrity"]["sequence"]) for e in found]

@@ -6,8 +6,8 @@ import threading
 import pytest
 from django.db import OperationalError
 
-from orchestrator.notifications.log_hub import SourceUnavailable
 from orchestrator.protocols.stella.events.snapshots import Snapshots, dashboard_numbers
+from orchestrator.pubsub.log_hub import SourceUnavailable
 from tests.factories import OrganizationFactory, ProjectFactory, claimed, submitted
 
 ACME, OTHER = frozenset({"acme"}), frozenset({"other"})

@@ -15,7 +15,7 @@ from django.contrib.auth import get_user_model
 from django.test import Client
 from django.utils import timezone
 
-from orchestrator import services
+from orchestrator.services import heartbeat, job_end
 from runtime_jobs.identifiers import uuid_of
 from runtime_jobs.models import ApiToken, JobEvent, Membership
 from runtime_jobs.models.tenants import Scope
@@ -135,7 +135,7 @@ def is_cut_off(client):
 def run_one(project):
     job = submitted(project)
     lease = claimed(WorkerFactory()).lease
-    services.fail(lease_ulid=lease.lease_ulid, worker=lease.worker, reason="command_failed")
+    job_end.fail(lease_ulid=lease.lease_ulid, worker=lease.worker, reason="command_failed")
     return job
 
 
@@ -150,7 +150,7 @@ def test_first_a_snapshot_and_then_an_envelope_for_each_event(server, project, t
     assert (name, client.retries) == ("snapshot", [3000])
     assert snapshot["jobs"]["queued"] == 1
     lease = claimed(WorkerFactory()).lease
-    services.fail(lease_ulid=lease.lease_ulid, worker=lease.worker, reason="command_failed")
+    job_end.fail(lease_ulid=lease.lease_ulid, worker=lease.worker, reason="command_failed")
     found = client.events(3)
     assert [envelope["eventType"] for envelope in found] == ["job.leased", "job.started", "job.failed"]
     assert {envelope["jobId"] for envelope in found} == {str(uuid_of(waiting.job_ulid))}
@@ -170,7 +170,7 @@ def test_progress_reaches_the_dashboard_once_a_second_and_is_not_in_the_history(
 
     def beat(percent, **members):
         progress = {"percent": percent, "current_step": "scan", "message": f"{percent} of 100"}
-        services.renew(lease_ulid=lease.lease_ulid, worker=lease.worker, progress=progress, **members)
+        heartbeat.renew(lease_ulid=lease.lease_ulid, worker=lease.worker, progress=progress, **members)
 
     began = time.monotonic()
     beat(0, phase="executing")
@@ -188,7 +188,7 @@ def test_progress_reaches_the_dashboard_once_a_second_and_is_not_in_the_history(
     assert len(found) <= time.monotonic() - began + 2
     assert found[-1]["provenance"]["workerId"] == lease.worker.worker_id
     beat(100)  # an equal value is no event
-    services.fail(lease_ulid=lease.lease_ulid, worker=lease.worker, reason="command_failed")
+    job_end.fail(lease_ulid=lease.lease_ulid, worker=lease.worker, reason="command_failed")
     assert mine.events(1)[0]["eventType"] == "job.failed"
     assert JobEvent.objects.filter(event_type="job.progress").count() == 1
     run_one(other)

@@ -5,8 +5,8 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from leases.scheduling.limits import LimitTarget
-from orchestrator import services
 from orchestrator.selectors.dashboard import read_dashboard
+from orchestrator.services import cancellation, job_end, limits
 from runtime_jobs.models.tenants import Scope
 from runtime_jobs.states import FailureReason
 from tests.api_client import Caller, refused
@@ -25,9 +25,9 @@ def numbers(caller, query: str = "") -> dict:
 def ended(taken, worker, outcome: str) -> None:
     lease = {"lease_ulid": taken.lease.lease_ulid, "worker": worker}
     if outcome == "completed":
-        services.complete(**lease, ingest_run_id=f"run_{taken.job.job_ulid[4:]}")
+        job_end.complete(**lease, ingest_run_id=f"run_{taken.job.job_ulid[4:]}")
     else:
-        services.fail(**lease, reason=FailureReason.TIMED_OUT)
+        job_end.fail(**lease, reason=FailureReason.TIMED_OUT)
 
 
 def test_an_idle_tenant_has_zeros(alice):
@@ -45,7 +45,7 @@ def test_jobs_are_counted_by_status_and_type(alice, demo, stranger):
         submitted(project)
         ended(claimed(worker), worker, outcome)
     canceled = submitted(project)
-    services.cancel(job_ulid=canceled.job_ulid, actor=ALICE, deadline_seconds=60)
+    cancellation.cancel(job_ulid=canceled.job_ulid, actor=ALICE, deadline_seconds=60)
     submitted(project)
     claimed(worker)
     submitted(project)
@@ -72,12 +72,12 @@ def test_jobs_that_a_limit_stops_are_throttled(alice, demo):
         submitted(project)
     submitted_steps(project)
     target = LimitTarget.of_organization("demo", "runtime")
-    services.pause(subject=target, actor=ALICE, reason="calm")
+    limits.pause(subject=target, actor=ALICE, reason="calm")
     found = numbers(alice)
     assert (found["jobs"]["queued"], found["jobs"]["throttled"]) == (1, 3)
     (source,) = found["sources"]
     assert (source["sourceId"], source["status"], source["reason"]) == ("demo:runtime", "paused", "calm")
-    services.resume(subject=target, actor=ALICE, reason="go")
+    limits.resume(subject=target, actor=ALICE, reason="go")
     assert numbers(alice)["jobs"]["throttled"] == 0
 
 
@@ -118,7 +118,7 @@ def test_reading_needs_the_scope(demo, scope):
 @pytest.mark.parametrize("organizations", [("demo",), None])
 def test_it_takes_six_statements_whatever_there_is(demo, organizations):
     broken("demo")
-    services.set_rate(org_slug="demo", per_hour=1, actor=OPERATOR, reason="x")
+    limits.set_rate(org_slug="demo", per_hour=1, actor=OPERATOR, reason="x")
     submitted_steps(demo.projects.get())
     with CaptureQueriesContext(
         connection,

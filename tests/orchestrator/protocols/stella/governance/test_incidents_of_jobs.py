@@ -2,7 +2,7 @@
 
 import pytest
 
-from orchestrator.models import Incident
+from orchestrator.incidents.models import Incident
 from tests.factories import WorkerFactory
 from tests.orchestrator.protocols.native.limits.limit_requests import ok
 from tests.orchestrator.protocols.stella.requests import claim, fail, listed, submit

@@ -6,7 +6,7 @@ import pytest
 from django.db import connection
 
 from leases.models import Limit
-from orchestrator import services
+from orchestrator.services import cancellation, job_end
 from runtime_jobs.models import Membership, OperatorEvent
 from runtime_jobs.models.tenants import Scope
 from runtime_jobs.specs import JOB_TYPES
@@ -71,12 +71,12 @@ class TestReading:
             taken = claimed(worker)
             lease = {"lease_ulid": taken.lease.lease_ulid, "worker": worker}
             if outcome == "succeeded":
-                services.complete(**lease, ingest_run_id="run_20260317143329_bd39b25f6f31")
+                job_end.complete(**lease, ingest_run_id="run_20260317143329_bd39b25f6f31")
             elif outcome == "failed":
-                services.fail(**lease, reason=FailureReason.TIMED_OUT)
+                job_end.fail(**lease, reason=FailureReason.TIMED_OUT)
             elif outcome == "canceled":
-                services.cancel(job_ulid=taken.job.job_ulid, actor=OPERATOR, deadline_seconds=60)
-                services.acknowledge_cancel(**lease)
+                cancellation.cancel(job_ulid=taken.job.job_ulid, actor=OPERATOR, deadline_seconds=60)
+                job_end.acknowledge_cancel(**lease)
         submitted(project)
         for name in ("*", "runtime"):
             found = quota(alice, f"/api/quotas/demo:{name}")

@@ -4,8 +4,8 @@ from datetime import timedelta
 
 import pytest
 
-from orchestrator import services
 from orchestrator.maintenance.queues import sweep_scheduling
+from orchestrator.services import claiming
 from runtime_jobs.db_time import database_now
 from runtime_jobs.models import OperatorEvent
 from runtime_jobs.models.tenants import Scope
@@ -51,7 +51,7 @@ class TestReading:
         submitted_steps(demo.projects.get())
         names = (OF_TENANT, OF_TYPE, "demo:steps", OF_PROJECT, "demo:oci")
         assert [source(alice, name)["queued"] for name in names] == [3, 2, 1, 3, 0]
-        services.claim(worker=(worker := WorkerFactory()), offer=offer(worker))
+        claiming.claim(worker=(worker := WorkerFactory()), offer=offer(worker))
         assert source(alice, OF_TYPE)["queued"] == 1
 
     def test_lists_have_pages_and_filters(self, alice, stranger, olga):
@@ -88,10 +88,10 @@ class TestPausing:
         assert (paused["status"], paused["reason"], paused["until"]) == ("paused", "the registry is down", None)
         assert paused["setBy"] == {"kind": "client", "id": "token test"}
         assert paused == source(alice, name)
-        assert services.claim(worker=worker, offer=offer(worker)) is None
+        assert claiming.claim(worker=worker, offer=offer(worker)) is None
         assert ok(alice.post(RESUME, {"sourceId": name}))["status"] == "active"
         refused(lambda: alice.post(RESUME, {"sourceId": name}), 404, "not_found")
-        assert services.claim(worker=worker, offer=offer(worker)) is not None
+        assert claiming.claim(worker=worker, offer=offer(worker)) is not None
         assert list(OperatorEvent.objects.order_by("id").values_list("action", flat=True)) == [
             "limit.set",
             "limit.lifted",
@@ -103,11 +103,11 @@ class TestPausing:
         end = until(hours=1)
         paused = ok(alice.post(PAUSE, {"sourceId": OF_TYPE, "until": end}))
         assert paused["until"][:19] == end[:19]
-        assert services.claim(worker=worker, offer=offer(worker)) is None
+        assert claiming.claim(worker=worker, offer=offer(worker)) is None
         later(hours=1.1)
         assert source(alice, OF_TYPE)["status"] == "active", "before the scheduler has removed it"
         sweep_scheduling()
-        assert services.claim(worker=worker, offer=offer(worker)) is not None
+        assert claiming.claim(worker=worker, offer=offer(worker)) is not None
 
     def test_a_throttled_source_starts_so_many(self, alice, demo):
         for _ in range(4):
@@ -117,11 +117,11 @@ class TestPausing:
             alice.post(THROTTLE, {"sourceId": OF_TYPE, "maxPerHour": 60, "burst": 2, "until": until(hours=2)})
         )
         assert (throttled["status"], throttled["maxPerHour"], throttled["burst"]) == ("throttled", 60, 2)
-        taken = [services.claim(worker=worker, offer=offer(worker)) for _ in range(3)]
+        taken = [claiming.claim(worker=worker, offer=offer(worker)) for _ in range(3)]
         assert [one is not None for one in taken] == [True, True, False]
         assert ok(alice.post(THROTTLE, {"sourceId": OF_TYPE, "maxPerHour": None}))["status"] == "active"
         refused(lambda: alice.post(THROTTLE, {"sourceId": OF_TYPE, "maxPerHour": None}), 404, "not_found")
-        assert services.claim(worker=worker, offer=offer(worker)) is not None
+        assert claiming.claim(worker=worker, offer=offer(worker)) is not None
 
     def test_what_an_operator_paused_a_tenant_does_not_resume(self, alice, olga):
         ok(olga.post(PAUSE, {"sourceId": OF_TENANT}))
@@ -135,7 +135,7 @@ class TestPausing:
         assert found["detail"] == refused(lambda: alice.post(PAUSE, {"sourceId": "*:none"}), 404, "not_found")["detail"]
         paused = ok(olga.post(PAUSE, {"sourceId": OF_EVERY_TYPE}))
         assert (paused["tenant"], paused["status"], paused["queued"]) == (None, "paused", 1)
-        assert services.claim(worker=worker, offer=offer(worker)) is None
+        assert claiming.claim(worker=worker, offer=offer(worker)) is None
         ok(olga.post(RESUME, {"sourceId": OF_EVERY_TYPE}))
 
     @pytest.mark.parametrize(

@@ -11,12 +11,13 @@ import pytest
 from django.db import connection
 
 from leases.models import Lease
-from orchestrator import services
 from orchestrator.audit.runner import run_audit
-from orchestrator.dispatching import notifications
-from orchestrator.dispatching.distribution import distribute_page
+from orchestrator.incidents.models import Incident
 from orchestrator.maintenance.queues import sweep_scheduling
-from orchestrator.models import Delivery, Incident, NotificationRule
+from orchestrator.services import claiming, expiry
+from orchestrator.webhooks import notifications
+from orchestrator.webhooks.distribution import distribute_page
+from orchestrator.webhooks.models import Delivery, NotificationRule
 from runtime_jobs.db_time import database_now
 from runtime_jobs.models import Job, OperatorEvent
 from runtime_jobs.specs import PAYLOAD_TYPES
@@ -56,7 +57,7 @@ QUOTA = "/api/quotas/demo:*"
 
 
 def take(worker):
-    return services.claim(worker=worker, offer=offer(worker, job_types=PAYLOAD_TYPES))
+    return claiming.claim(worker=worker, offer=offer(worker, job_types=PAYLOAD_TYPES))
 
 
 def changes_of(caller, *event_types):
@@ -174,7 +175,7 @@ def test_a_worker_that_is_killed_twice_under_a_job(alice, demo, receivers):
     job = submit(alice)
     for _ in range(2):
         lost = claim(WorkerFactory())
-        services.expire(job_ulid=lost.job.job_ulid, now=lost.lease.expires_at)
+        expiry.expire(job_ulid=lost.job.job_ulid, now=lost.lease.expires_at)
     assert row_of(job).state == JobState.FAILED
     shown = ok(alice.get(f"/api/jobs/{job['jobId']}"))
     assert (shown["status"], len(shown["attempts"])) == ("incident", 2)

@@ -5,7 +5,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from leases.scheduling.limits import LimitTarget
-from orchestrator import services
+from orchestrator.services import claiming, limits
 from runtime_jobs.specs import PAYLOAD_TYPES
 from tests.api_client import Caller
 from tests.factories import ALICE, OPERATOR, OrganizationFactory, ProjectFactory, WorkerFactory, api_token, offer
@@ -45,7 +45,7 @@ def fifty_jobs(alice, worker):
 
 
 def next_claim(worker):
-    return services.claim(worker=worker, offer=offer(worker, job_types=PAYLOAD_TYPES), acknowledge=False)
+    return claiming.claim(worker=worker, offer=offer(worker, job_types=PAYLOAD_TYPES), acknowledge=False)
 
 
 @pytest.fixture(scope="module")
@@ -170,8 +170,8 @@ def test_filters_are_those_of_the_rest_api(alice, jobs, filters):
 
 
 def test_quotas_sources_events_and_the_dashboard_are_those_of_the_rest_api(alice, jobs):
-    services.set_rate(org_slug="acme-corp", per_hour=1, actor=OPERATOR, reason="x")
-    services.pause(subject=LimitTarget.of_organization("acme-corp", "export"), actor=ALICE, reason="y")
+    limits.set_rate(org_slug="acme-corp", per_hour=1, actor=OPERATOR, reason="x")
+    limits.pause(subject=LimitTarget.of_organization("acme-corp", "export"), actor=ALICE, reason="y")
     found = data(
         alice,
         f"""{{ quotas(first: 100) {{ results {{ {members("Quota")} }} next }}

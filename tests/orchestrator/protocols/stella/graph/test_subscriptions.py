@@ -19,8 +19,9 @@ from gql.transport.websockets import WebsocketsTransport
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
-from orchestrator import services
-from orchestrator.http.db_scope import release_connection_after
+from orchestrator.core.db_scope import release_connection_after
+from orchestrator.services import job_end, limits
+from orchestrator.step_logs import job_log_writes
 from runtime_jobs.identifiers import uuid_of
 from runtime_jobs.models import ApiToken, Membership
 from runtime_jobs.models.tenants import Scope
@@ -175,7 +176,7 @@ def test_job_events_equal_those_of_the_stream(server, project, token):
             assert name == "snapshot"
             assert first["snapshot"] | {"measuredAt": 0} == snapshot | {"measuredAt": 0}
             await in_thread(lambda: [run_one(project) for _ in range(3)])
-            await in_thread(services.set_rate, org_slug="acme", per_hour=9, actor=OPERATOR, reason="x")
+            await in_thread(limits.set_rate, org_slug="acme", per_hour=9, actor=OPERATOR, reason="x")
             happened = len(await in_thread(pages_of, server, token)) - 1
             found = await take(messages, happened)
             await messages.aclose()
@@ -246,13 +247,13 @@ def test_run_logs_equal_those_of_the_stream(server, project, token):
             messages = session.subscribe(GraphQLRequest(RUN_LOGS, variable_values={"id": run_id, "after": after}))
             received = [(await anext(messages))["runLogs"]] if after is None else []
             if after is None:
-                await in_thread(services.append_log, **lease, step=0, seq=1, chunk=b"two\n")
-                await in_thread(services.fail, **lease, reason="command_failed")
+                await in_thread(job_log_writes.append_log, **lease, step=0, seq=1, chunk=b"two\n")
+                await in_thread(job_end.fail, **lease, reason="command_failed")
             async with asyncio.timeout(60):
                 received += [message["runLogs"] async for message in messages]
             return received
 
-    services.append_log(**lease, step=0, seq=0, chunk=b"one\n")
+    job_log_writes.append_log(**lease, step=0, seq=0, chunk=b"one\n")
     received = asyncio.run(run())
     source = EventSource(server, token, path=f"/runs/{run_id}/logs")
     streamed = []

@@ -2,7 +2,7 @@
 
 import pytest
 
-from orchestrator import services
+from orchestrator.services import cancellation
 from runtime_jobs.identifiers import uuid_of
 from runtime_jobs.models import IdempotencyKey
 from tests.api_client import Caller, refused
@@ -162,14 +162,14 @@ class TestCancel:
         assert row_of(shown).state == "canceled"
 
     def test_it_follows_an_attempt_that_fails_meanwhile(self, alice, worker, monkeypatch):
-        shown, found, act = submit(alice), claim(worker), services.cancel
+        shown, found, act = submit(alice), claim(worker), cancellation.cancel
 
         def after_the_failure(**arguments):
             if row_of(shown).attempt == 1:
                 fail(found, "worker_shutdown")
             return act(**arguments)
 
-        monkeypatch.setattr(services, "cancel", after_the_failure)
+        monkeypatch.setattr(cancellation, "cancel", after_the_failure)
         assert ok(cancel(alice, shown))["attempt"] == 2
 
     def test_anothers_job_is_not_there(self, alice, intruder):

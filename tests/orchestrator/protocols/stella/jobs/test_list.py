@@ -6,10 +6,11 @@ import pytest
 
 from leases.models import LimitScope
 from leases.scheduling.limits import LimitTarget
-from orchestrator import services
-from orchestrator.models import Incident
+from orchestrator.incidents.models import Incident
 from orchestrator.protocols.stella.jobs import pages
 from orchestrator.selectors.pending_reasons import limits
+from orchestrator.services import limits as service_limits
+from orchestrator.services.limits import set_limit
 from runtime_jobs.db_time import database_now
 from runtime_jobs.identifiers import new_incident_id
 from runtime_jobs.models import Job
@@ -36,7 +37,7 @@ def open_incident(job: Job, **columns) -> Incident:
 
 def pause(organization, *, until=None):
     target = LimitTarget.of_organization(organization.slug)
-    services.pause(subject=target, until=until, actor=ALICE, reason="maintenance")
+    service_limits.pause(subject=target, until=until, actor=ALICE, reason="maintenance")
 
 
 class TestStatuses:
@@ -86,7 +87,7 @@ class TestStatuses:
         assert shown["nextEligibleAt"].startswith(until.strftime("%Y-%m-%dT%H:%M:%S"))
 
     def test_a_limit_that_only_an_end_frees_has_no_time(self, alice, worker, organization):
-        services.set_limit(org_slug=organization.slug, max_active=1, actor=ALICE, reason="one at a time")
+        set_limit(org_slug=organization.slug, max_active=1, actor=ALICE, reason="one at a time")
         for _ in range(3):
             submit(alice)
         claim(worker)
@@ -197,7 +198,7 @@ class TestPages:
         monkeypatch.setattr(limits, "MAX_LANES", 1000 if has_few_lanes else 1)
         ProjectFactory(organization=organization, slug="paused")
         target = LimitTarget(LimitScope.PROJECT, organization.slug, "paused")
-        services.pause(subject=target, actor=ALICE, reason="maintenance")
+        service_limits.pause(subject=target, actor=ALICE, reason="maintenance")
         names = ["paused", *["web"] * 9, "paused", "web", "paused"]
         ids = [submit(alice, project=name)["jobId"] for name in names][::-1]
         throttled = [job_id for job_id, name in zip(ids, names[::-1], strict=True) if name == "paused"]

@@ -5,11 +5,11 @@ import json
 import pytest
 import rfc8785
 
+from orchestrator.core.row_batches import RowRunner
 from orchestrator.evidence.dsse import verify
+from orchestrator.evidence.replay_tasks import compare_ended_replays
 from orchestrator.evidence.signing_keys import public_keys
-from orchestrator.maintenance.replays import compare_ended_replays
-from orchestrator.maintenance.rows import RowRunner
-from orchestrator.models import Incident
+from orchestrator.incidents.models import Incident
 from orchestrator.protocols.stella.replays.views import MANIFEST_TYPE
 from runtime_jobs.models import Job
 from tests.api_client import Caller, refused

@@ -5,7 +5,7 @@ import json
 import pytest
 import requests
 
-from orchestrator import services
+from orchestrator.step_logs import job_log_writes
 from tests.api_client import Caller
 from tests.factories import OrganizationFactory, ProjectFactory, WorkerFactory, api_token
 from tests.live_server import serving
@@ -48,7 +48,7 @@ def run(server):
 
 
 def append(found, seq, text):
-    services.append_log(lease_ulid=found.lease.lease_ulid, worker=found.lease.worker, step=0, seq=seq, chunk=text)
+    job_log_writes.append_log(lease_ulid=found.lease.lease_ulid, worker=found.lease.worker, step=0, seq=seq, chunk=text)
 
 
 def test_a_token_that_only_reads_follows_a_run_to_its_end(server, run):

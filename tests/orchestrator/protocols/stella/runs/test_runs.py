@@ -7,7 +7,7 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from orchestrator import services
+from orchestrator.services import job_end
 from runtime_jobs.models import Job
 from tests.api_client import Caller, problem_of, refused
 from tests.factories import WorkerFactory
@@ -111,7 +111,7 @@ class TestHeartbeat:
         assert 50 < reply["cancelDeadlineSeconds"] <= 59  # 5 s, and the grace of the type
         native = Caller(worker.token).post(f"/v1/runtime/leases/{found.lease.lease_ulid}/heartbeat", {}).json()
         assert (native["cancel_requested"], native["cancel_reason"]) == (True, "timeout")
-        job = services.acknowledge_cancel(lease_ulid=found.lease.lease_ulid, worker=worker, message="stopped")
+        job = job_end.acknowledge_cancel(lease_ulid=found.lease.lease_ulid, worker=worker, message="stopped")
         assert (job.state, job.failure_reason) == ("failed", "timed_out")
 
     def test_only_the_holder_of_the_lease_extends_it(self, alice, worker):

@@ -1,0 +1,1 @@
+"""The ground floor: the unit of work, and what every other folder of the server may use."""

@@ -1,0 +1,1 @@
+"""Incidents, circuit breakers and the incident mode."""

@@ -1,0 +1,1 @@
+"""The three loops beside the web processes: scheduler, dispatcher and housekeeping."""

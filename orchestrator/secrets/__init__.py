@@ -1,0 +1,1 @@
+"""Secrets and variables of repositories, and what is masked in logs."""

@@ -1,0 +1,279 @@
+"""Outgoing webhooks: created, changed, deleted, and given new secrets. No function waits for a receiver."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from django.conf import settings
+
+from leases.advisory_locks import WEBHOOKS_OF_ORGANIZATION, advisory_xact_lock
+from orchestrator.core.idempotency import IdempotentRequest
+from orchestrator.core.operator_events import changed_members, record_operator_event
+from orchestrator.core.sealing import seal, unseal
+from orchestrator.core.unit_of_work import UnitOfWork, operation
+from orchestrator.incidents.operations import resolve_for_webhook
+from orchestrator.webhooks.models import Webhook, WebhookStatus
+from orchestrator.webhooks.signatures import new_key, secret_text
+from runtime_jobs.db_time import database_now
+from runtime_jobs.errors import NotFound, ResourceConflict
+from runtime_jobs.events import Actor
+from runtime_jobs.identifiers import fingerprint
+from runtime_jobs.models import Organization
+
+WEBHOOK_KEY: Final = "webhook"  # the purpose of sealed keys; see `orchestrator.core.sealing`
+OVERLAP: Final = timedelta(hours=24)  # in which the secret before a rotation signs, too
+NO_WEBHOOK: Final = "There is no such webhook, or you may not see it."
+
+
+@dataclass(frozen=True)
+class WebhookTerms:
+    """Contains what a client sets of a webhook. The URL was checked by `orchestrator.webhooks.endpoints`."""
+
+    url: str
+    description: str = ""
+    event_types: Sequence[str] = field(default_factory=tuple)
+    job_types: Sequence[str] = field(default_factory=tuple)
+
+
+@operation
+def create_webhook(
+    _: UnitOfWork,
+    *,
+    organization: Organization,
+    terms: WebhookTerms,
+    actor: Actor,
+    idempotency: IdempotentRequest | None = None,
+    source_address: str | None = None,
+    now: datetime | None = None,
+) -> tuple[Webhook, bool]:
+    """Create a webhook with a new secret. Events that occur from now on are sent to it.
+
+    Args:
+        organization: The organization whose events are sent.
+        terms: The URL and the filters.
+        actor: The client or operator.
+        idempotency: The key of the request. A repetition returns the webhook of the first one.
+        source_address: The caller's IP address.
+        now: The time of the creation; by default the time of the database.
+
+    Returns:
+        The webhook, and whether it is new.
+
+    Raises:
+        ResourceConflict: The organization has as many webhooks as it may have.
+        NotFound: The webhook that an earlier request with this key has created was deleted.
+    """
+    advisory_xact_lock(WEBHOOKS_OF_ORGANIZATION, organization.pk)
+    created_at = now or database_now()
+    webhook = Webhook(organization=organization, created_at=created_at)
+    if idempotency is not None:
+        first = idempotency.bind(webhook.webhook_ulid, now=created_at)
+        if first != webhook.webhook_ulid:
+            return find_webhook(first), False
+    limit = settings.WEBHOOKS_PER_ORGANIZATION
+    if organization.webhooks.exclude(status=WebhookStatus.DELETED).count() >= limit:
+        raise ResourceConflict(f"The organization has {limit} webhooks, which is its limit. Delete one.", limit=limit)
+    _set_terms(webhook, terms)
+    webhook.sealed_secret = seal(WEBHOOK_KEY, new_key(), context=webhook.sealing_context)
+    _save(webhook, actor, created_at)
+    record_webhook_event(
+        webhook, "created", actor=actor, after=_facts(webhook), source_address=source_address, now=created_at
+    )
+    return webhook, True
+
+
+@operation
+def change_webhook(
+    _: UnitOfWork,
+    *,
+    webhook_ulid: str,
+    changes: dict[str, Any],
+    actor: Actor,
+    reason: str = "",
+    source_address: str | None = None,
+    now: datetime | None = None,
+) -> Webhook:
+    """Change the URL, the description, the filters or the status of a webhook.
+
+    A webhook that becomes active again is tried as if it had never failed, and its incident is resolved. What was not
+    delivered meanwhile is a dead letter, which `redeliver_dead` sends again.
+
+    Args:
+        webhook_ulid: The webhook.
+        changes: Members of `WebhookTerms`, and `status`: active or paused.
+        actor: The client or operator.
+        reason: Recorded in the audit log.
+        source_address: The caller's IP address.
+        now: The time of the change; by default the time of the database after the lock.
+
+    Raises:
+        NotFound: The webhook does not exist.
+    """
+    webhook = lock_webhook(webhook_ulid)
+    changed_at = now or database_now()
+    before = _facts(webhook)
+    status = changes.get("status", webhook.status)
+    terms = {name: changes.get(name, value) for name, value in _terms_of(webhook).items()}
+    if terms["url"] != webhook.url:
+        webhook.failing_since = None  # another receiver
+    _set_terms(webhook, WebhookTerms(**terms))
+    if status != webhook.status:
+        webhook.status = status
+        webhook.status_reason = "" if status == WebhookStatus.ACTIVE else f"Paused by {actor.name}."[:300]
+    if status == WebhookStatus.ACTIVE and "status" in changes:
+        webhook.failing_since = None
+        resolve_for_webhook(webhook, actor=actor, resolution="The webhook was activated.", now=changed_at)
+    _save(webhook, actor, changed_at)
+    before, after = changed_members(before, _facts(webhook))
+    if after:
+        record_webhook_event(
+            webhook,
+            "changed",
+            actor=actor,
+            before=before,
+            after=after,
+            reason=reason,
+            source_address=source_address,
+            now=changed_at,
+        )
+    return webhook
+
+
+@operation
+def rotate_webhook_key(
+    _: UnitOfWork,
+    *,
+    webhook_ulid: str,
+    actor: Actor,
+    reason: str = "",
+    source_address: str | None = None,
+    now: datetime | None = None,
+) -> Webhook:
+    """Give a webhook a new secret. For a day deliveries are signed with the secret before, too.
+
+    Args:
+        webhook_ulid: The webhook.
+        actor: The client or operator.
+        reason: Recorded in the audit log.
+        source_address: The caller's IP address.
+        now: The time of the rotation; by default the time of the database after the lock.
+
+    Raises:
+        NotFound: The webhook does not exist.
+    """
+    webhook = lock_webhook(webhook_ulid)
+    rotated_at = now or database_now()
+    former = unseal(WEBHOOK_KEY, webhook.sealed_secret or b"", context=webhook.sealing_context)
+    webhook.sealed_former_secret = seal(WEBHOOK_KEY, former, context=webhook.former_sealing_context)
+    webhook.former_secret_until = rotated_at + OVERLAP
+    webhook.sealed_secret = seal(WEBHOOK_KEY, new_key(), context=webhook.sealing_context)
+    _save(webhook, actor, rotated_at)
+    record_webhook_event(
+        webhook, "secret_rotated", actor=actor, reason=reason, source_address=source_address, now=rotated_at
+    )
+    return webhook
+
+
+@operation
+def delete_webhook(
+    _: UnitOfWork,
+    *,
+    webhook_ulid: str,
+    actor: Actor,
+    reason: str = "",
+    source_address: str | None = None,
+    now: datetime | None = None,
+) -> None:
+    """Delete a webhook: its secrets, its notification rules, and from then on it does not exist for clients.
+
+    Its deliveries may be many, so retention deletes them with the row.
+
+    Args:
+        webhook_ulid: The webhook.
+        actor: The client or operator.
+        reason: Recorded in the audit log.
+        source_address: The caller's IP address.
+        now: The time of the deletion; by default the time of the database after the lock.
+
+    Raises:
+        NotFound: The webhook does not exist.
+    """
+    webhook = lock_webhook(webhook_ulid)
+    deleted_at = now or database_now()
+    before = _facts(webhook)
+    webhook.status, webhook.status_reason = WebhookStatus.DELETED, ""
+    webhook.sealed_secret = webhook.sealed_former_secret = webhook.former_secret_until = None
+    webhook.notification_rules.all().delete()
+    resolve_for_webhook(webhook, actor=actor, resolution="The webhook was deleted.", now=deleted_at)
+    _save(webhook, actor, deleted_at)
+    record_webhook_event(
+        webhook, "deleted", actor=actor, before=before, reason=reason, source_address=source_address, now=deleted_at
+    )
+
+
+def webhook_secret(webhook: Webhook) -> str:
+    """Return the current secret of a webhook, to be displayed once.
+
+    Raises:
+        SealedValueError: The secret cannot be opened.
+    """
+    return secret_text(unseal(WEBHOOK_KEY, webhook.sealed_secret or b"", context=webhook.sealing_context))
+
+
+def find_webhook(webhook_ulid: str) -> Webhook:
+    """Return a webhook with its organization.
+
+    Raises:
+        NotFound: It does not exist.
+    """
+    rows = Webhook.objects.select_related("organization").exclude(status=WebhookStatus.DELETED)
+    webhook = rows.filter(webhook_ulid=webhook_ulid).first()
+    if webhook is None:
+        raise NotFound(NO_WEBHOOK)
+    return webhook
+
+
+def lock_webhook(webhook_ulid: str) -> Webhook:
+    """Lock a webhook for a change, and return it.
+
+    Raises:
+        NotFound: It does not exist.
+    """
+    rows = Webhook.objects.select_for_update(of=("self",), no_key=True).filter(webhook_ulid=webhook_ulid)
+    webhook = rows.select_related("organization").exclude(status=WebhookStatus.DELETED).first()
+    if webhook is None:
+        raise NotFound(NO_WEBHOOK)
+    return webhook
+
+
+def record_webhook_event(webhook: Webhook, action: str, **facts: Any) -> None:
+    """Record what an operation has done with a webhook. The other arguments are those of `record_operator_event`."""
+    target, org_slug = f"webhook:{webhook.webhook_ulid}", webhook.organization.slug
+    record_operator_event(f"webhook.{action}", target=target, org_slug=org_slug, **facts)
+
+
+def _terms_of(webhook: Webhook) -> dict[str, Any]:
+    return {
+        "url": webhook.url,
+        "description": webhook.description,
+        "event_types": webhook.event_types,
+        "job_types": webhook.job_types,
+    }
+
+
+def _set_terms(webhook: Webhook, terms: WebhookTerms) -> None:
+    webhook.url, webhook.description = terms.url, terms.description
+    webhook.event_types, webhook.job_types = list(terms.event_types), list(terms.job_types)
+
+
+def _save(webhook: Webhook, actor: Actor, now: datetime) -> None:
+    webhook.updated_at, webhook.updated_by = now, str(actor)[:200]
+    webhook.save()
+
+
+def _facts(webhook: Webhook) -> dict[str, Any]:
+    """Return what the audit log records. The path of a URL may contain a token, so the log has its fingerprint."""
+    host = webhook.url.partition("://")[2].partition("/")[0]
+    address = {"host": host, "url_sha256": fingerprint(webhook.url)}
+    return _terms_of(webhook) | {"status": str(webhook.status), "url": address}
