@@ -114,7 +114,7 @@ STORAGES = {
     "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},  # unused: there are no uploaded files
     "staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"},
     "outputs": {
-        "BACKEND": "orchestrator.results.outputs.DurableFileStorage",
+        "BACKEND": "orchestrator.core.durable_files.DurableFileStorage",
         "OPTIONS": {"location": env.str("OUTPUT_DIR", default=str(STATE_DIR / "outputs"))},
     },
     "images": {

@@ -18,10 +18,11 @@ from orchestrator.core.unit_of_work import UnitOfWork, operation
 from runtime_jobs.control_characters import wrong_label
 from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import NotFound, ResourceConflict, StorageQuotaExceeded, UploadMismatch
-from runtime_jobs.events import Actor
+from runtime_jobs.events import ARTIFACTS, Actor
 from runtime_jobs.identifiers import new_artifact_id
 from runtime_jobs.models import CacheEntry, Job, Project, StorageUsage, StoredArtifact
 from runtime_jobs.models.artifacts import MAX_ARTIFACT_NAME_LENGTH, StoredObject
+from runtime_jobs.specs import JOB_TYPES
 from runtime_jobs.states import PULL_REQUEST
 from workers.models import Worker
 
@@ -97,16 +98,18 @@ def begin_artifact(
     return artifact
 
 
-def complete_artifacts(job: Job) -> list[dict[str, Any]]:
-    """Return the complete artifacts of a job as its final event binds them, at most `MAX_BOUND_ARTIFACTS`.
+def bind_artifacts(*, job: Job, **_: Any) -> dict[str, Any]:
+    """Return the complete artifacts of a job that has ended, for its final event (`job_ended`).
 
-    An upload that completes after the job has ended is not bound.
+    They are at most `MAX_BOUND_ARTIFACTS`. An upload that completes after the job has ended is not bound.
     """
-    if job.fence == 0:  # only a worker with a lease announces artifacts
-        return []
+    # An end without artifacts stays one read and one write. Only a worker with a lease announces artifacts.
+    if job.fence == 0 or not (job.has_artifacts or JOB_TYPES[job.job_type].has_steps):
+        return {}
     rows = StoredArtifact.objects.filter(job_id=job.job_ulid, completed_at__isnull=False, is_abandoned=False)
     found = rows.order_by("id").values_list("name", "byte_count", "sha256")[:MAX_BOUND_ARTIFACTS]
-    return [{"name": name, "size_bytes": size, "sha256": digest} for name, size, digest in found]
+    bound = [{"name": name, "size_bytes": size, "sha256": digest} for name, size, digest in found]
+    return {ARTIFACTS: bound} if bound else {}
 
 
 @operation

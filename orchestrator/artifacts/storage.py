@@ -12,8 +12,8 @@ from typing import IO, Any, Final, Protocol, cast
 
 from django.core.files.storage import storages
 
+from orchestrator.core.durable_files import make_folder, sync_folder
 from orchestrator.core.part_files import PartFileStorage
-from orchestrator.results.outputs import make_folder, sync_folder
 
 ARTIFACTS: Final = "artifacts"
 OCTETS: Final = "application/octet-stream"

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Final
 
-from orchestrator.results.outputs import DurableFileStorage, make_folder
+from orchestrator.core.durable_files import DurableFileStorage, make_folder
 
 PARTS: Final = "uploads"  # folder of parts that were received
 

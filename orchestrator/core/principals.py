@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from orchestrator.http.api.calls import AuthenticatedRequest
 from runtime_jobs.events import Actor
 from runtime_jobs.models import ApiToken, MemberRole, Membership
 from runtime_jobs.models.tenants import Scope
@@ -117,15 +116,6 @@ def client_of_person(user: Any) -> ClientPrincipal:
     )
 
 
-def client_of(request: AuthenticatedRequest) -> ClientPrincipal:
-    """Return the caller of a view whose permission admits only clients."""
-    caller: Any = request.user
-    assert isinstance(caller, ClientPrincipal)  # noqa: S101 a view without its permission is a bug
-    return caller
-
-
-def worker_of(request: AuthenticatedRequest) -> Worker:
-    """Return the caller of a view whose permission is `IsWorker`."""
-    caller: Any = request.user
-    assert isinstance(caller, WorkerPrincipal)  # noqa: S101 a view without its permission is a bug
-    return caller.worker
+def actor_of(worker: Worker) -> Actor:
+    """Return the actor that represents a worker."""
+    return Actor("worker", worker.worker_id)

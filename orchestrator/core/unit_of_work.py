@@ -33,8 +33,8 @@ from leases.scheduling import submit_quotas
 from leases.scheduling.claims import AttachedClaim
 from leases.scheduling.lanes import LaneKey, LaneUpdates
 from leases.scheduling.submit_quotas import QuotaChanged
+from orchestrator.core import work_signals
 from orchestrator.core.bulk_write import Changes, write_and_claim, write_changes
-from orchestrator.pubsub.hub import hand_over, pool_announcer
 from runtime_jobs.db_errors import sqlstate_of
 from runtime_jobs.errors import LifecycleError, QuotaContended
 from runtime_jobs.events import EventRow
@@ -237,7 +237,7 @@ class UnitOfWork:
         if not is_written:
             raise NeedsTransaction
         for pool in changes.pools:
-            self.after_commit(pool_announcer.announce, pool)
+            self.after_commit(work_signals.announce, pool)
 
     def flush(self) -> None:
         """Write the collected rows now. An operation calls this only if it reads its own changes afterwards."""
@@ -266,7 +266,7 @@ class UnitOfWork:
         changes = Changes(new_jobs, new_leases, list(self.events), jobs, leases, relocated)
         for job in new_jobs:
             if job.state == JobState.QUEUED and job.lane_id is not None:
-                self.after_commit(hand_over, job.pool)
+                self.after_commit(work_signals.wake, job.pool)
         self._new.clear()
         self._changed.clear()
         self._relocated.clear()

@@ -14,9 +14,9 @@ from typing import IO, Final
 
 from django.core.files.storage import storages
 
+from orchestrator.core.durable_files import make_folder, sync_folder
 from orchestrator.core.part_files import PartFileStorage
 from orchestrator.images.digests import Digest, DigestMismatch, update_from_file
-from orchestrator.results.outputs import make_folder, sync_folder
 
 IMAGES: Final = "images"
 BLOBS: Final = "blobs"

@@ -5,7 +5,6 @@ from datetime import datetime
 from orchestrator.core.operator_events import build_operator_event, record_operator_event
 from orchestrator.core.unit_of_work import UnitOfWork, operation
 from orchestrator.incidents.models import Incident, IncidentKind, IncidentStatus
-from orchestrator.webhooks.models import Webhook
 from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import IncidentOfBreaker, NotFound, ResourceConflict
 from runtime_jobs.events import SYSTEM, Actor
@@ -172,16 +171,16 @@ def resolve_for_retry(job: Job, *, actor: Actor, now: datetime) -> None:
         resolve(incident, actor=actor, resolution=RETRIED, source_address=None, now=now)
 
 
-def resolve_for_webhook(webhook: Webhook, *, actor: Actor, resolution: str, now: datetime) -> None:
+def resolve_for_webhook(webhook_ulid: str, *, actor: Actor, resolution: str, now: datetime) -> None:
     """Resolve the incident that days of failure have opened, if there is one.
 
     Args:
-        webhook: The webhook, which the caller has locked.
+        webhook_ulid: The webhook, which the caller has locked.
         actor: The cause of the change.
         resolution: How it was resolved.
         now: Timestamp of the change.
     """
-    found = Incident.objects.unresolved().filter(webhook_ulid=webhook.webhook_ulid)
+    found = Incident.objects.unresolved().filter(webhook_ulid=webhook_ulid)
     for incident in found.select_for_update(no_key=True):
         resolve(incident, actor=actor, resolution=resolution, source_address=None, now=now)
 

@@ -3,10 +3,10 @@
 from datetime import datetime
 
 from leases.errors import StaleLease
+from orchestrator.core.principals import actor_of
 from orchestrator.core.unit_of_work import UnitOfWork, operation
 from orchestrator.incidents.models import Incident, IncidentKind
 from orchestrator.incidents.operations import open_incident
-from orchestrator.services.job_end import actor_of
 from runtime_jobs.db_time import database_now
 from workers.models import Worker
 

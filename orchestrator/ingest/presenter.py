@@ -9,8 +9,8 @@ from typing import Any
 
 from orchestrator.ingest.formatting import format_bytes, format_seconds
 from orchestrator.ingest.timeline import ProcessTimeline, timeline
-from orchestrator.protocols.ingest.serializers import SEVERITIES
 
+SEVERITIES = ("critical", "high", "medium", "low")  # of findings, the worst first
 METER_WIDTH = 1000  # of a full meter, in units of its view box
 Item = dict[str, Any]
 

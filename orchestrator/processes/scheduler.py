@@ -21,6 +21,7 @@ from orchestrator.core.metrics_aggregation import EventCounter
 from orchestrator.core.row_batches import RowRunner
 from orchestrator.evidence.replay_tasks import compare_ended_replays
 from orchestrator.evidence.tasks import CheckpointTask, chain_operator_events
+from orchestrator.http.api.schedule_jobs import configured_submitter
 from orchestrator.maintenance import counters, leases, queues
 from orchestrator.maintenance.pruning import PruningTask
 from orchestrator.processes.background import DailyCollector, ResultReader, collect_outputs, collect_registry
@@ -55,7 +56,7 @@ TASKS = (
     Task("give_up_lost", leases.give_up_lost),
     Task("follow_ended_dependencies", leases.follow_ended_dependencies),
     Task("compare_ended_replays", compare_ended_replays),
-    Task("submit_due_jobs", submit_due_jobs),
+    Task("submit_due_jobs", lambda rows: submit_due_jobs(rows, submitter=configured_submitter())),
     *(Task(run.__name__, run) for run in queues.EVERY_ROUND),
     *(Task(run.__name__, run, every=SLOW_EVERY) for run in queues.SLOW),
 )

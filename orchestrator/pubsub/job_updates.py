@@ -4,9 +4,13 @@ A job changes if its log grows, if a step begins or ends, and if it ends. An ann
 Every subscriber therefore also polls the database at intervals.
 """
 
+from typing import Any
+
 from orchestrator.core.db_scope import release_connection_after
+from orchestrator.core.unit_of_work import UnitOfWork
 from orchestrator.pubsub.announcer import Announcer
 from orchestrator.pubsub.followed_jobs import notify_followers
+from runtime_jobs.models import Job
 
 CHANNEL = "job_updates"  # the payload: job ids, separated by commas
 # Seconds at least between two announcements of a process. A follower sees a chunk within a tenth of a second.
@@ -24,6 +28,11 @@ def send_job_ids(job_ids: list[str]) -> None:
 def parse_job_ids(payload: str) -> list[str]:
     """Return the job ids of an announcement's payload."""
     return payload.split(",")
+
+
+def announce_end(*, uow: UnitOfWork, job: Job, **_: Any) -> None:
+    """Announce the end of a job after the commit (`job_ended`)."""
+    uow.after_commit(announcer.announce, job.job_ulid)
 
 
 announcer = Announcer("job-updates", send_job_ids, interval=ANNOUNCE_INTERVAL)

@@ -5,19 +5,17 @@ operation that ends the lease, and the result of the job names it. So an output 
 transaction that accepts the result. An output of a result that did not count is never read, and is deleted later.
 """
 
-import contextlib
 import logging
-import os
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Any
 from uuid import UUID
 
 import orjson
 from django.conf import settings
-from django.core.files.base import ContentFile, File
-from django.core.files.storage import FileSystemStorage, Storage, storages
+from django.core.files.base import ContentFile
+from django.core.files.storage import Storage, storages
 from django.utils import timezone
 from prometheus_client import Counter
 
@@ -41,53 +39,6 @@ OUTPUT_FAILURES = Counter(
 
 class OutputTooLarge(OSError):
     """The output has more bytes than `OUTPUT_LIMIT_BYTES`."""
-
-
-class DurableFileStorage(FileSystemStorage):
-    """Writes new files, so that they survive a crash of the machine. It replaces no file.
-
-    A name that is taken gets a random suffix. A write that ends in the middle leaves a file that no job names.
-    """
-
-    def _save(self, name: str, content: File) -> str:
-        make_folder(Path(self.path(name)).parent)
-        while True:
-            target = Path(self.path(name))
-            try:
-                opened = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            except FileExistsError:
-                name = self.get_available_name(name)
-                continue
-            try:
-                with os.fdopen(opened, "wb") as file:
-                    for chunk in content.chunks():
-                        file.write(chunk)
-                    file.flush()
-                    os.fsync(file.fileno())
-            except BaseException:
-                with contextlib.suppress(FileNotFoundError):
-                    target.unlink()
-                raise
-            sync_folder(target.parent)
-            return name
-
-
-def make_folder(folder: Path) -> None:
-    """Create a folder and those above it. The entry of each new folder is on the disk when this returns."""
-    if folder.is_dir():
-        return
-    make_folder(folder.parent)
-    folder.mkdir(mode=0o700, exist_ok=True)
-    sync_folder(folder.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Write the entries of a folder to the disk."""
-    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)
 
 
 def output_path(project: UUID | str, name: UUID | str) -> str:

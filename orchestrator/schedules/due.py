@@ -4,20 +4,20 @@ from datetime import datetime
 from typing import Final
 
 from orchestrator.core.row_batches import RowRunner
-from orchestrator.http.api.schedule_jobs import configured_submitter
 from orchestrator.schedules.models import Schedule
-from orchestrator.schedules.operations import submit_due_job
+from orchestrator.schedules.operations import ScheduleSubmitter, submit_due_job
 from runtime_jobs.db_time import database_now
 
 # One time of each in a round: a schedule that catches up does not hold up the others, nor the rest of the round.
 MAX_SCHEDULES: Final = 100
 
 
-def submit_due_jobs(rows: RowRunner, *, now: datetime | None = None) -> int:
+def submit_due_jobs(rows: RowRunner, *, submitter: ScheduleSubmitter, now: datetime | None = None) -> int:
     """Submit the jobs of the schedules that are due, those first that are due longest. Returns how many ticks.
 
     Args:
         rows: The runner of the task.
+        submitter: What reads the jobs of schedules, by the parser of submits.
         now: The present; by default the time of the database.
     """
     due = Schedule.objects.filter(next_at__lte=now or database_now())
@@ -26,6 +26,6 @@ def submit_due_jobs(rows: RowRunner, *, now: datetime | None = None) -> int:
     return rows.each(
         submit_due_job,
         ({"schedule_ulid": name} for name in names),
-        submitter=configured_submitter(),
+        submitter=submitter,
         now=now,
     )

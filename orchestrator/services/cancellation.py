@@ -4,17 +4,18 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from leases.fencing import LockedLease
+from orchestrator.core.principals import actor_of
 from orchestrator.core.unit_of_work import UnitOfWork, operation
 from orchestrator.services import transitions
 from orchestrator.services.job_end import (
     ArtifactRef,
     acknowledge_lease,
-    actor_of,
     digest_of,
     end_as_canceled,
     lock_for_final,
     save_artifacts,
 )
+from orchestrator.services.signals import cancel_requested
 from orchestrator.services.transitions import OperationResult
 from runtime_jobs.errors import AlreadyFinal
 from runtime_jobs.events import Actor
@@ -82,7 +83,7 @@ def cancel_locked(
     job.cancel_deadline_at = now + timedelta(seconds=deadline_seconds)
     request = {"reason": str(reason), "message": message or None}
     transitions.record_event(uow, job, "job.cancel_requested", now=now, actor=actor, **request)
-    transitions.check_run_after_commit(uow, job)  # a job that is being canceled does not keep other runs waiting
+    cancel_requested.send(Job, uow=uow, job=job)
     return OperationResult(transitions.mark_changed(uow, job, now), accepted=True)
 
 

@@ -10,6 +10,7 @@ import logging
 from collections import deque
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Any
 
 from django.db import Error
 
@@ -73,6 +74,17 @@ def _apply_status(uow: UnitOfWork, job: Job, status: DependencyStatus, now: date
             case JobReadiness.HELD:
                 return
     transitions.mark_changed(uow, job, now)
+
+
+def propagate_end(*, uow: UnitOfWork, job: Job, **_: Any) -> None:
+    """Store that a job with dependents has ended (`job_ended`), and handle them after the commit.
+
+    If this process dies in between, the scheduler finds the row.
+    """
+    if job.awaited:
+        completion = EndedDependency(root_job_ulid=job.root_job_ulid)
+        uow.extra_rows.append(completion)
+        uow.after_commit(propagate_completions, completion)
 
 
 def propagate_completions(completions: Sequence[EndedDependency]) -> None:

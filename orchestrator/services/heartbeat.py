@@ -12,10 +12,11 @@ from leases.errors import StaleLease
 from leases.fencing import LockedLease, lock_lease, require_present_session, require_valid_lease
 from leases.models import Lease
 from leases.states import LeaseState
+from orchestrator.core.principals import actor_of
 from orchestrator.core.unit_of_work import UnitOfWork, operation
 from orchestrator.services import metering, transitions
 from orchestrator.services.expiry import end_if_timed_out
-from orchestrator.services.job_end import actor_of, digest_of, lock_for_final
+from orchestrator.services.job_end import digest_of, lock_for_final
 from runtime_jobs.errors import InvalidTransition
 from runtime_jobs.models import Job, JobEvent
 from runtime_jobs.states import RUNNING_STATES, FailureReason, JobState

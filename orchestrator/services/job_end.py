@@ -13,10 +13,10 @@ from typing import Any
 
 from leases.fencing import LockedLease, accepts_late_result, lock_lease, require_valid_lease
 from leases.states import LeaseState
+from orchestrator.core.principals import actor_of
 from orchestrator.core.unit_of_work import UnitOfWork, operation
 from orchestrator.services import transitions
 from runtime_jobs.errors import CancelNotRequested, Conflict, Invalid
-from runtime_jobs.events import Actor
 from runtime_jobs.failure_classifier import classify_failure
 from runtime_jobs.models import Artifact, FailureExplanation, Job, UnsentRun
 from runtime_jobs.states import ESCALATED_FAILURES, RETRIED_AUTOMATICALLY, FailureReason, JobState
@@ -40,11 +40,6 @@ class ArtifactRef:
 
     type: str
     uri: str
-
-
-def actor_of(worker: Worker) -> Actor:
-    """Return the actor that represents a worker."""
-    return Actor("worker", worker.worker_id)
 
 
 def outcome_of(result: dict[str, Any] | None) -> dict[str, Any]:

@@ -17,7 +17,6 @@ from typing import Any
 from django.db import connection
 
 from orchestrator.core.unit_of_work import UnitOfWork, operation
-from orchestrator.evidence.chain_models import CheckpointJob
 from orchestrator.incidents.incident_mode import KEPT_ORGANIZATIONS
 from orchestrator.incidents.models import IncidentMode
 from runtime_jobs.db_time import database_now
@@ -77,6 +76,7 @@ _DEPENDENT_ROWS = (
 )
 
 
+_MARK_CHECKPOINTS = "UPDATE evidence_checkpoint_jobs SET deleted_at = %s WHERE job_ulid = ANY (%s)"
 _UNLINK_RERUNS = """
 UPDATE workflow_runs SET parent_id = NULL
  WHERE parent_id IN (SELECT id FROM workflow_runs WHERE batch_id = ANY (%(batches)s))"""
@@ -126,7 +126,7 @@ def delete_finished_jobs(
             return deleted
         deleted["runtime_job_events"] = delete_events(jobs)
         # What checkpoints say about them remains, so that the other jobs of the same checkpoint can be verified.
-        CheckpointJob.objects.filter(job_ulid__in=jobs).update(deleted_at=database_now())
+        cursor.execute(_MARK_CHECKPOINTS, [database_now(), jobs])
         values = {"jobs": jobs, "batches": [batch for _, batch in units if batch is not None]}
         # Housekeeping deletes the objects first, and then these rows.
         StoredArtifact.objects.filter(job_id__in=jobs, is_abandoned=False).update(is_abandoned=True)

@@ -9,9 +9,9 @@ from uuid import UUID
 
 from django.conf import settings
 
+from orchestrator.core import work_signals
 from orchestrator.core.operator_events import record_operator_event
 from orchestrator.core.unit_of_work import UnitOfWork, operation
-from orchestrator.pubsub.hub import hand_over, pool_announcer
 from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import NotFound, ResourceConflict
 from runtime_jobs.events import Actor
@@ -237,8 +237,8 @@ def add_runner_spec(
 
 def _wake_claims(uow: UnitOfWork, worker: Worker) -> None:
     """Repeat the waiting claims of the pool after the commit: those of the runner fit more jobs from then on."""
-    uow.after_commit(hand_over, worker.pool.slug)
-    uow.after_commit(pool_announcer.announce, worker.pool.slug)
+    uow.after_commit(work_signals.wake, worker.pool.slug)
+    uow.after_commit(work_signals.announce, worker.pool.slug)
 
 
 @operation

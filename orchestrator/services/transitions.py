@@ -13,23 +13,20 @@ from django.conf import settings
 from leases.models import Lease
 from leases.scheduling.lanes import LaneKey, find_lanes, get_lane
 from leases.states import LeaseState
-from orchestrator.artifacts.operations import complete_artifacts
+from orchestrator.core import work_signals
 from orchestrator.core.unit_of_work import UnitOfWork
 from orchestrator.incidents import operations
-from orchestrator.pubsub.hub import hand_over
-from orchestrator.pubsub.job_updates import announcer
 from orchestrator.services import dependencies, metering
 from orchestrator.services.admission import bounded_priority
 from orchestrator.services.dependencies import NO_DEPENDENCIES, DependencyStatus
-from orchestrator.step_logs.steps import close_open_steps
+from orchestrator.services.signals import job_ended
 from runtime_jobs import events
 from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import InvalidTransition, NotFound
 from runtime_jobs.events import SYSTEM, Actor
-from runtime_jobs.models import EndedDependency, Job
+from runtime_jobs.models import Job
 from runtime_jobs.models.jobs import RetryKind
 from runtime_jobs.priorities import EMERGENCY
-from runtime_jobs.specs import JOB_TYPES
 from runtime_jobs.states import (
     FAILURE_CLASSES,
     FINAL_STATES,
@@ -127,39 +124,12 @@ def transition(
         job.executing_at = now
     elif job.state in FINAL_STATES:
         job.finished_at = now
-        if JOB_TYPES[job.job_type].has_steps:
-            close_open_steps(uow, job, now=now)
-        # An end without artifacts stays one read and one write.
-        if job.has_artifacts or JOB_TYPES[job.job_type].has_steps:
-            payload[events.ARTIFACTS] = complete_artifacts(job) or None
-        _finish_after_commit(uow, job)
+        received: list[tuple[Any, Any]] = job_ended.send(Job, uow=uow, job=job, now=now)
+        for _, values in received:
+            payload |= values or {}
     record_event(
         uow, job, kind, now=now, actor=actor, worker_id=worker_id, from_state=source, to_state=target, **payload
     )
-
-
-def _finish_after_commit(uow: UnitOfWork, job: Job) -> None:
-    """Announce the end of the job after the commit, and propagate it to the jobs that depend on it.
-
-    The row of a completion is stored with the end of the job: if this process dies, the scheduler propagates it.
-    """
-    from orchestrator.services.dependency_propagation import propagate_completions  # noqa: PLC0415 it imports this module
-
-    uow.after_commit(announcer.announce, job.job_ulid)
-    if job.awaited:
-        completion = EndedDependency(root_job_ulid=job.root_job_ulid)
-        uow.extra_rows.append(completion)
-        uow.after_commit(propagate_completions, completion)
-    check_run_after_commit(uow, job)
-
-
-def check_run_after_commit(uow: UnitOfWork, job: Job) -> None:
-    """Check the workflow run of a job after the commit: the run may have ended, and another one may begin."""
-    from orchestrator.workflows.workflow_end import settle_batches  # noqa: PLC0415 it imports this module
-
-    # The type first: calls about many leases do not read the batch.
-    if JOB_TYPES[job.job_type].in_workflow_runs and job.batch_id is not None:
-        uow.after_commit(settle_batches, job.batch_id)
 
 
 def record_event(
@@ -246,7 +216,7 @@ def _enter_lane(uow: UnitOfWork, job: Job) -> None:
     if job.lane_id is not None:
         uow.lane_updates.entered.append((job.pk, job.lane_id, job.created_at))
         if "pool" in vars(job):  # batch calls do not read it: a notification is enough for their jobs
-            uow.after_commit(hand_over, job.pool)
+            uow.after_commit(work_signals.wake, job.pool)
 
 
 def unblock(uow: UnitOfWork, job: Job, *, now: datetime) -> None:

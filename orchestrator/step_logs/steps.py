@@ -6,13 +6,14 @@ Only this module writes the status of a step. The lock of a step comes after tho
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 from orchestrator.core.unit_of_work import UnitOfWork
 from orchestrator.pubsub.job_updates import announcer
+from orchestrator.step_logs.step_log_writes import close_step_log
 from runtime_jobs.errors import InvalidTransition
 from runtime_jobs.models import Job, JobStep
-from runtime_jobs.specs import ActionsSpec
+from runtime_jobs.specs import JOB_TYPES, ActionsSpec
 from runtime_jobs.specs.actions import is_skipped
 from runtime_jobs.states import (
     OPEN_STEP_STATUSES,
@@ -138,16 +139,10 @@ def skip_steps(uow: UnitOfWork, job: Job, step_keys: list[int], *, now: datetime
     )
 
 
-def close_open_steps(uow: UnitOfWork, job: Job, *, now: datetime) -> None:
-    """End the open steps of a job that has ended: as cancelled after a cancel, else as skipped.
-
-    Args:
-        uow: The unit of work of the operation that ends the job.
-        job: The locked job, in its final state.
-        now: Timestamp of the end.
-    """
-    from orchestrator.step_logs.step_log_writes import close_step_log  # noqa: PLC0415 it imports what imports this module
-
+def close_open_steps(*, uow: UnitOfWork, job: Job, now: datetime, **_: Any) -> None:
+    """End the open steps of a job that has ended (`job_ended`): as cancelled after a cancel, else as skipped."""
+    if not JOB_TYPES[job.job_type].has_steps:
+        return
     uow.require_transaction()
     is_cancelled = job.state == JobState.CANCELED and not is_skipped(job)
     status = StepStatus.CANCELLED if is_cancelled else StepStatus.SKIPPED

@@ -123,7 +123,7 @@ def change_webhook(
         webhook.status_reason = "" if status == WebhookStatus.ACTIVE else f"Paused by {actor.name}."[:300]
     if status == WebhookStatus.ACTIVE and "status" in changes:
         webhook.failing_since = None
-        resolve_for_webhook(webhook, actor=actor, resolution="The webhook was activated.", now=changed_at)
+        resolve_for_webhook(webhook.webhook_ulid, actor=actor, resolution="The webhook was activated.", now=changed_at)
     _save(webhook, actor, changed_at)
     before, after = changed_members(before, _facts(webhook))
     if after:
@@ -205,7 +205,7 @@ def delete_webhook(
     webhook.status, webhook.status_reason = WebhookStatus.DELETED, ""
     webhook.sealed_secret = webhook.sealed_former_secret = webhook.former_secret_until = None
     webhook.notification_rules.all().delete()
-    resolve_for_webhook(webhook, actor=actor, resolution="The webhook was deleted.", now=deleted_at)
+    resolve_for_webhook(webhook.webhook_ulid, actor=actor, resolution="The webhook was deleted.", now=deleted_at)
     _save(webhook, actor, deleted_at)
     record_webhook_event(
         webhook, "deleted", actor=actor, before=before, reason=reason, source_address=source_address, now=deleted_at

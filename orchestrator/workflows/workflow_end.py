@@ -8,6 +8,7 @@ import logging
 from collections import deque
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Any
 
 from django.db import Error
 from django.db.models import Exists, OuterRef, QuerySet
@@ -20,12 +21,23 @@ from runtime_jobs.db_errors import is_database_unavailable
 from runtime_jobs.db_time import database_now
 from runtime_jobs.models import Job, WorkflowRun
 from runtime_jobs.rollup import roll_up
+from runtime_jobs.specs import JOB_TYPES
 from runtime_jobs.specs.readiness import job_ends
 from runtime_jobs.states import FINAL_STATES, JobState
 
 log = logging.getLogger(__name__)
 
 INLINE_LIMIT = 16  # runs that are settled before the caller has its response
+
+
+def settle_run_of(*, uow: UnitOfWork, job: Job, **_: Any) -> None:
+    """Settle the run of a workflow job after the commit (`job_ended`, `cancel_requested`).
+
+    The run may have ended, and another one may begin: a job that is being canceled does not keep other runs waiting.
+    """
+    # The type first: calls about many leases do not read the batch.
+    if JOB_TYPES[job.job_type].in_workflow_runs and job.batch_id is not None:
+        uow.after_commit(settle_batches, job.batch_id)
 
 
 def settle_batches(batch_ids: Sequence[int]) -> None:

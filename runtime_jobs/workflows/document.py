@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from runtime_jobs.workflows.matching import PatternList
+from runtime_jobs.workflows.patterns import PatternList
 from runtime_jobs.workflows.schedules import CronSchedule
 
 WORKFLOW_FOLDER = ".shithub/workflows"

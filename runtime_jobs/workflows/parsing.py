@@ -34,7 +34,7 @@ from runtime_jobs.workflows.expressions import (
     references,
     validate_names,
 )
-from runtime_jobs.workflows.matching import MAX_PATTERN, MAX_PATTERNS, PatternList
+from runtime_jobs.workflows.patterns import MAX_PATTERN, MAX_PATTERNS, PatternList
 from runtime_jobs.workflows.schedules import CronSchedule, ScheduleError
 from runtime_jobs.workflows.templates import (
     condition_source,

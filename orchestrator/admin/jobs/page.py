@@ -13,6 +13,7 @@ from leases.models import Lease
 from orchestrator.admin import formatting
 from orchestrator.admin.jobs.artifacts import JobArtifacts, artifacts_of
 from orchestrator.admin.jobs.dependencies import JobDependencies, dependencies_of
+from orchestrator.admin.jobs.lease_rows import LeaseTableRow, lease_row
 from orchestrator.admin.jobs.log import LogPage, tail
 from orchestrator.admin.jobs.steps import StepTableRow, step_rows
 from orchestrator.admin.jobs.summary import JobSummary, summarize
@@ -20,30 +21,13 @@ from orchestrator.admin.jobs.timeline import TimelineEntry, timeline_of
 from orchestrator.admin.labels import JobBadge, job_badge
 from orchestrator.results.models import Report
 from orchestrator.results.outputs import output_name, output_path
-from runtime_jobs.identifiers import fingerprint
 from runtime_jobs.models import Batch, Job, UsageRecord
 from runtime_jobs.specs.oci import OCI, config_of, is_spec_label, spec_uuid_of
-from workers.models import HardwareSpec, Worker
+from workers.models import HardwareSpec
 
 MAX_ATTEMPTS = 50
 MAX_LEASES = 50
 MAX_STEP_LENGTH = 300
-
-
-@dataclass(frozen=True)
-class LeaseTableRow:
-    """A lease, identified by its fingerprint: the id itself is a credential."""
-
-    fingerprint: str
-    fence: int
-    state: str
-    worker: Worker
-    leased_at: datetime
-    duration: str
-    expires_in: str
-    end_reason: str
-    is_open: bool
-    is_overdue: bool
 
 
 @dataclass(frozen=True)
@@ -74,7 +58,7 @@ class JobPage:
 def job_page(job: Job, *, now: datetime) -> JobPage:
     """Read everything that a job's page displays."""
     leases = Lease.objects.filter(job=job).select_related("worker").order_by("-fence")
-    lease_rows = [_lease_row(lease, now) for lease in leases[:MAX_LEASES]]
+    lease_rows = [lease_row(lease, now) for lease in leases[:MAX_LEASES]]
     worker_names = {row.worker.worker_id: row.worker.slug for row in lease_rows}
     attempts = list(Job.objects.filter(root_job_ulid=job.root_job_ulid).order_by("-attempt")[:MAX_ATTEMPTS])
     open_lease = lease_rows[0] if lease_rows and lease_rows[0].is_open else None
@@ -88,22 +72,6 @@ def job_page(job: Job, *, now: datetime) -> JobPage:
         dependencies=dependencies_of(job),
         artifacts=artifacts_of(job),
         steps=step_rows(job),
-    )
-
-
-def _lease_row(lease: Lease, now: datetime) -> LeaseTableRow:
-    left = (lease.expires_at - now).total_seconds()
-    return LeaseTableRow(
-        fingerprint=fingerprint(lease.lease_ulid),
-        fence=lease.fence,
-        state=lease.state,
-        worker=lease.worker,
-        leased_at=lease.leased_at,
-        duration=formatting.elapsed(lease.leased_at, lease.completed_at or now),
-        expires_in=formatting.format_duration(left),
-        end_reason=formatting.humanize(lease.ended_reason),
-        is_open=lease.is_open,
-        is_overdue=lease.is_open and left <= 0,
     )
 
 

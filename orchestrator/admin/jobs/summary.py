@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from orchestrator.admin import formatting
+from orchestrator.admin.jobs.lease_rows import LeaseTableRow
 from orchestrator.admin.labels import (
     CANCELS,
     FAILURES,
@@ -22,9 +23,6 @@ from orchestrator.selectors.pending_reasons.service import pending_for
 from orchestrator.step_logs.log_tails import redact_lease_ids
 from runtime_jobs.models import Job, UnsentRun
 from runtime_jobs.states import WAITING_STATES, JobState
-
-if TYPE_CHECKING:
-    from orchestrator.admin.jobs.page import LeaseTableRow
 
 
 @dataclass

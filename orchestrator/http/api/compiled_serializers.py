@@ -20,17 +20,20 @@ class NotCompiled(Exception):
     """The body is invalid, or only the serializer can decide whether it is valid."""
 
 
-def compile_field(field: serializers.Field, compilers: dict[type, Callable[[Any], Parser]]) -> Parser:
+def compile_field(
+    field: serializers.Field, compilers: dict[type, Callable[[Any], Parser]], *, strict: type[serializers.Serializer]
+) -> Parser:
     """Return a function that returns what `field.run_validation` returns for a valid value.
 
     Args:
         field: A field, or a serializer without data. It is not changed.
         compilers: For each class of field, the function that compiles a value of it. Subclasses are not meant.
+        strict: The class of serializers that are compiled, as far as they have no further rules.
 
     Returns:
         The function. It raises NotCompiled for every other value, and for some valid ones.
     """
-    return _Compiler(compilers).of_field(field)
+    return _Compiler(compilers, strict).of_field(field)
 
 
 def guarded(act: Parser) -> Parser:
@@ -83,8 +86,8 @@ def _check_of(validator: Any) -> Callable[[Any], bool]:
 class _Compiler:
     """Compiles a serializer with its fields."""
 
-    def __init__(self, compilers: dict[type, Callable[[Any], Parser]]) -> None:
-        self._compilers = compilers
+    def __init__(self, compilers: dict[type, Callable[[Any], Parser]], strict: type[serializers.Serializer]) -> None:
+        self._compilers, self._strict = compilers, strict
 
     def of_field(self, field: Any) -> Parser:
         """Return the function for the value of a field that is present."""
@@ -98,7 +101,7 @@ class _Compiler:
             field, serializers.DictField
         ):
             parser = self._of_dict(field)
-        elif isinstance(field, serializers.Serializer) and _is_strict(field):
+        elif isinstance(field, serializers.Serializer) and _is_strict(field, self._strict):
             parser = self._of_serializer(field)
         else:
             return guarded(field.run_validation)
@@ -150,15 +153,13 @@ class _Compiler:
         return with_validators(serializer, convert)
 
 
-def _is_strict(serializer: serializers.Serializer) -> bool:
-    """Report whether a serializer validates its fields as `StrictSerializer` does, without further rules."""
-    from orchestrator.http.api.fields import StrictSerializer  # noqa: PLC0415 it imports this module
-
+def _is_strict(serializer: serializers.Serializer, strict: type[serializers.Serializer]) -> bool:
+    """Report whether a serializer validates its fields as the strict class does, without further rules."""
     own = type(serializer)
     return (
-        isinstance(serializer, StrictSerializer)
+        isinstance(serializer, strict)
         and own.run_validation is serializers.Serializer.run_validation
-        and own.to_internal_value is StrictSerializer.to_internal_value
+        and own.to_internal_value is strict.to_internal_value
         and not any(field.read_only for field in serializer.fields.values())
     )
 

@@ -216,7 +216,7 @@ def _shared_serializer(serializer: type[StrictSerializer]) -> StrictSerializer:
 
 @cache
 def _compiled(serializer: type[StrictSerializer]) -> Parser:
-    return compile_field(_shared_serializer(serializer), _COMPILERS)
+    return compile_field(_shared_serializer(serializer), _COMPILERS, strict=StrictSerializer)
 
 
 def parse(serializer: type[StrictSerializer], data: Any) -> Any:

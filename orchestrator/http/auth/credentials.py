@@ -11,7 +11,8 @@ from django.db.models import Q
 from django.http import HttpRequest
 from rest_framework.request import Request
 
-from orchestrator.core.principals import ClientPrincipal, client_of, client_of_person
+from orchestrator.core.principals import ClientPrincipal, client_of_person
+from orchestrator.http.auth.callers import client_of
 from runtime_jobs.db_functions import ClockTimestamp
 from runtime_jobs.models import ApiToken
 from runtime_jobs.models.tenants import Scope

@@ -12,13 +12,13 @@ from orchestrator.http.api.fields import (
     StrictIntegerField,
     StrictSerializer,
 )
+from orchestrator.ingest.presenter import SEVERITIES
 from runtime_jobs.identifiers import ULID_PATTERN
 
 BIGINT = 2**63 - 1
 SLUG = r"^[a-z0-9][a-z0-9-]{0,62}\Z"
 SHA256 = r"^[0-9a-f]{64}\Z"
 KINDS_OF_OUTCOME = ("exited", "signaled", "timeout", "exec_failed", "trace_incomplete")
-SEVERITIES = ("critical", "high", "medium", "low")
 _WITHOUT_USER = re.compile(r"https://[^/@\s]+(?:/[^\s]*)?\Z")
 
 

@@ -401,7 +401,10 @@ def test_jobs_are_chosen_in_the_list_and_canceled_together(browser, live_server,
 
 
 def test_the_pages_of_runners_and_their_jobs(browser, live_server, pictures, tmp_path, settings):
-    location = {"BACKEND": "orchestrator.results.outputs.DurableFileStorage", "OPTIONS": {"location": tmp_path / "out"}}
+    location = {
+        "BACKEND": "orchestrator.core.durable_files.DurableFileStorage",
+        "OPTIONS": {"location": tmp_path / "out"},
+    }
     settings.STORAGES = settings.STORAGES | {"outputs": location}
     found = runner_afternoon()
     for name, path, height, words in (

@@ -4,6 +4,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from orchestrator.core.row_batches import RowRunner
+from orchestrator.http.api.schedule_jobs import configured_submitter
 from orchestrator.schedules.due import submit_due_jobs
 from orchestrator.schedules.models import Schedule, ScheduleTick
 from orchestrator.schedules.operations import ScheduleTerms, create_schedule
@@ -24,7 +25,7 @@ def make_schedule(organization: Organization | None = None, *, now: datetime = N
 
 def run_round(now: datetime) -> int:
     """One round of the scheduler's task at this time."""
-    return submit_due_jobs(RowRunner(), now=now)
+    return submit_due_jobs(RowRunner(), submitter=configured_submitter(), now=now)
 
 
 def outcomes(schedule: Schedule) -> list[tuple[str, str]]:

@@ -14,7 +14,8 @@ from runtime_jobs.workflows.document import (
     WorkflowTriggers,
     is_workflow_file,
 )
-from runtime_jobs.workflows.matching import GlobPattern, PatternList, TriggerEvent, is_triggered
+from runtime_jobs.workflows.matching import TriggerEvent, is_triggered
+from runtime_jobs.workflows.patterns import GlobPattern, PatternList
 from runtime_jobs.workflows.schedules import CronSchedule
 
 

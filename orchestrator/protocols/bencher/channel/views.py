@@ -6,11 +6,12 @@ from rest_framework.authentication import BaseAuthentication
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from orchestrator.core.principals import WorkerPrincipal, worker_of
+from orchestrator.core.principals import WorkerPrincipal
 from orchestrator.http.api.json_parser import body_of
 from orchestrator.http.asgi.long_poll import NothingToClaim, poll_attempt
 from orchestrator.http.asgi.sync_handler import client_disconnected
 from orchestrator.http.auth.authentication import CHALLENGE
+from orchestrator.http.auth.callers import worker_of
 from orchestrator.http.auth.permissions import IsWorker
 from orchestrator.http.client_ip import rate_limit_key
 from orchestrator.protocols.bencher.authentication import authenticate_runner

@@ -6,10 +6,10 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from orchestrator.core.principals import worker_of
 from orchestrator.http.api.headers import idempotent_request
 from orchestrator.http.api.json_parser import body_of
 from orchestrator.http.auth.authentication import BearerToken
+from orchestrator.http.auth.callers import worker_of
 from orchestrator.http.auth.client_certificates import ProxyClientCertAuth
 from orchestrator.http.auth.permissions import IsWorker
 from orchestrator.protocols.delta import errors

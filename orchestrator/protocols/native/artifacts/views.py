@@ -26,11 +26,11 @@ from orchestrator.artifacts.operations import begin_cache_entry, find_cache_entr
 from orchestrator.artifacts.pieces import MAX_PIECE_BYTES, close_artifact, store_piece
 from orchestrator.artifacts.storage import OCTETS, artifact_storage
 from orchestrator.artifacts.uploads import store_upload, with_confirmed
-from orchestrator.core.principals import client_of
 from orchestrator.http.api.fields import parse
 from orchestrator.http.api.json_parser import body_of, require_uncompressed
 from orchestrator.http.api.query_parameters import LIST_PARAMETERS, StrictQueryMixin
 from orchestrator.http.asgi.body_limit import too_large
+from orchestrator.http.auth.callers import client_of
 from orchestrator.http.auth.permissions import HasScope
 from orchestrator.http.errors.problems import ApiError
 from orchestrator.http.ranged_response import RangeNotSatisfiable, ranged_response

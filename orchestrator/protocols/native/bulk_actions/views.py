@@ -14,10 +14,10 @@ from orchestrator.bulk_actions.actions import ACTIONS
 from orchestrator.bulk_actions.models import BulkAction, BulkStatus, BulkTarget, TargetOutcome
 from orchestrator.bulk_actions.operations import NO_BULK_ACTION, abort_bulk_action, start_bulk_action
 from orchestrator.bulk_actions.targets import count_targets, store_targets
-from orchestrator.core.principals import client_of
 from orchestrator.http.api.headers import idempotent_request
 from orchestrator.http.api.json_parser import body_of
 from orchestrator.http.api.query_parameters import LIST_PARAMETERS, StrictQueryMixin
+from orchestrator.http.auth.callers import client_of
 from orchestrator.http.auth.permissions import HasScope
 from orchestrator.http.client_ip import client_address
 from orchestrator.protocols.native.bulk_actions import openapi, serializers, wire

@@ -11,10 +11,10 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.viewsets import GenericViewSet
 
-from orchestrator.core.principals import client_of
 from orchestrator.http.api.json_parser import body_of
 from orchestrator.http.api.pagination import NewestFirst
 from orchestrator.http.api.query_parameters import LIST_PARAMETERS, StrictQueryMixin
+from orchestrator.http.auth.callers import client_of
 from orchestrator.http.auth.permissions import HasScope
 from orchestrator.incidents import incident_mode
 from orchestrator.incidents.models import Incident, IncidentKind, IncidentMode, IncidentStatus

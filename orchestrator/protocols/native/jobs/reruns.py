@@ -6,13 +6,13 @@ from typing import Any, Final
 from django.conf import settings
 from rest_framework.exceptions import ValidationError
 
-from orchestrator.core.principals import client_of
 from orchestrator.evidence.replay_comparison import differences
 from orchestrator.http.api.calls import ApiAnswer, ApiCall
 from orchestrator.http.api.fields import parse
 from orchestrator.http.api.headers import idempotent_request
 from orchestrator.http.api.merge_patch import apply_merge_patch
 from orchestrator.http.api.spec_serializers import SPEC_PARSERS, parse_spec
+from orchestrator.http.auth.callers import client_of
 from orchestrator.protocols.native.jobs import wire
 from orchestrator.protocols.native.jobs.serializers import RerunJobInput
 from orchestrator.services import submission

@@ -14,13 +14,13 @@ from rest_framework.response import Response
 from rest_framework.viewsets import GenericViewSet
 
 from orchestrator.core.idempotency import key_of
-from orchestrator.core.principals import client_of
 from orchestrator.http.api.calls import ApiAnswer, ApiCall, respond
 from orchestrator.http.api.fields import parse
 from orchestrator.http.api.headers import idempotent_request
 from orchestrator.http.api.json_parser import body_of
 from orchestrator.http.api.query_parameters import LIST_PARAMETERS, StrictQueryMixin, invalid_query
 from orchestrator.http.asgi.stream_responses import EventStreamRenderer, PlainTextRenderer
+from orchestrator.http.auth.callers import client_of
 from orchestrator.http.auth.permissions import HasScope
 from orchestrator.protocols.native.errors import error_result, to_recorded_error
 from orchestrator.protocols.native.jobs import reruns, wire

@@ -11,10 +11,10 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from leases.errors import StaleLease
-from orchestrator.core.principals import worker_of
 from orchestrator.http.api.calls import ApiAnswer, ApiCall, respond
 from orchestrator.http.api.fields import StrictSerializer, parse
 from orchestrator.http.api.headers import worker_session
+from orchestrator.http.auth.callers import worker_of
 from orchestrator.ingest.run_checks import refused_runs
 from orchestrator.protocols.native.errors import error_result
 from orchestrator.protocols.native.leases import openapi, serializers, wire

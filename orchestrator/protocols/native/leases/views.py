@@ -11,12 +11,12 @@ from rest_framework.viewsets import GenericViewSet
 
 from leases.errors import StaleLease, WorkerMismatch
 from leases.scheduling.claims import Offer
-from orchestrator.core.principals import worker_of
 from orchestrator.http.api.calls import ApiAnswer, ApiCall, respond
 from orchestrator.http.api.fields import parse
 from orchestrator.http.api.headers import idempotent_request, worker_session
 from orchestrator.http.api.json_parser import body_of
 from orchestrator.http.api.query_parameters import StrictQueryMixin
+from orchestrator.http.auth.callers import worker_of
 from orchestrator.http.auth.permissions import IsWorker
 from orchestrator.incidents.worker_readiness import clear_unready, report_unready
 from orchestrator.ingest.run_checks import require_run

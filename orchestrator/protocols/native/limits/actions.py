@@ -8,7 +8,7 @@ from rest_framework.response import Response
 
 from leases.models import Limit
 from leases.scheduling.limits import LimitTarget
-from orchestrator.core.principals import client_of
+from orchestrator.http.auth.callers import client_of
 from orchestrator.http.client_ip import client_address
 from orchestrator.protocols.native.limits.wire import serialize_limit
 from orchestrator.services import limits

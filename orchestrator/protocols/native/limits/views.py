@@ -13,10 +13,11 @@ from rest_framework.viewsets import GenericViewSet
 
 from leases.models import Limit, LimitKind, LimitScope
 from orchestrator.core.idempotency import IdempotentRequest
-from orchestrator.core.principals import ClientPrincipal, client_of
+from orchestrator.core.principals import ClientPrincipal
 from orchestrator.http.api.headers import idempotent_request, if_match_versions
 from orchestrator.http.api.json_parser import body_of
 from orchestrator.http.api.query_parameters import LIST_PARAMETERS, StrictQueryMixin, invalid_query
+from orchestrator.http.auth.callers import client_of
 from orchestrator.http.auth.permissions import HasScope
 from orchestrator.protocols.native.limits import actions, openapi, serializers
 from orchestrator.protocols.native.limits.actions import audit_arguments, limit_response

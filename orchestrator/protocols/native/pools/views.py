@@ -9,9 +9,9 @@ from rest_framework.response import Response
 from rest_framework.viewsets import GenericViewSet
 
 from leases.scheduling.limits import LimitTarget
-from orchestrator.core.principals import client_of
 from orchestrator.http.api.json_parser import body_of
 from orchestrator.http.api.query_parameters import LIST_PARAMETERS, StrictQueryMixin
+from orchestrator.http.auth.callers import client_of
 from orchestrator.http.auth.permissions import HasScope, IsInstallationOperator, caller_of
 from orchestrator.protocols.native.limits import actions
 from orchestrator.protocols.native.limits.serializers import PausePoolInput, ReasonInput, ThrottlePoolInput

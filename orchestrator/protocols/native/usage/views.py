@@ -9,8 +9,8 @@ from rest_framework.response import Response
 from rest_framework.viewsets import GenericViewSet
 
 from orchestrator.core.datetimes import TimestampFilter
-from orchestrator.core.principals import client_of
 from orchestrator.http.api.query_parameters import LIST_PARAMETERS, StrictQueryMixin
+from orchestrator.http.auth.callers import client_of
 from orchestrator.http.auth.permissions import HasScope
 from orchestrator.protocols.native.usage import openapi
 from orchestrator.protocols.native.usage.wire import serialize_usage

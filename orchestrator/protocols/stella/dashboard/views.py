@@ -6,8 +6,8 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from orchestrator.core.principals import client_of
 from orchestrator.http.api.query_parameters import StrictQueryMixin
+from orchestrator.http.auth.callers import client_of
 from orchestrator.http.auth.permissions import HasScope
 from orchestrator.protocols.stella import errors
 from orchestrator.protocols.stella.dashboard import openapi

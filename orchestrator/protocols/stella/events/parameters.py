@@ -5,11 +5,12 @@ from typing import Final
 
 from rest_framework.request import Request
 
-from orchestrator.core.principals import ClientPrincipal, client_of
+from orchestrator.core.principals import ClientPrincipal
 from orchestrator.events.channels import Audience, EventFilter
 from orchestrator.events.pages import Place, is_future
 from orchestrator.events.place_tokens import InvalidPlace, decode_place
 from orchestrator.http.api.query_parameters import invalid_query
+from orchestrator.http.auth.callers import client_of
 from orchestrator.http.errors.problems import ApiError
 from orchestrator.protocols.stella.tenants import tenants_of
 from orchestrator.protocols.stella.visible_jobs import attempts_of, is_uuid

@@ -9,13 +9,13 @@ from rest_framework.response import Response
 from rest_framework.utils.urls import replace_query_param
 from rest_framework.views import APIView
 
-from orchestrator.core.principals import client_of
 from orchestrator.events.envelopes import envelope_of
 from orchestrator.events.pages import Place, events_of_job
 from orchestrator.events.place_tokens import encode_place
 from orchestrator.events.search import find_events
 from orchestrator.http.api.query_parameters import StrictQueryMixin, invalid_query
 from orchestrator.http.asgi.stream_responses import EventStreamRenderer
+from orchestrator.http.auth.callers import client_of
 from orchestrator.http.auth.permissions import HasScope
 from orchestrator.protocols.stella import errors
 from orchestrator.protocols.stella.events import openapi

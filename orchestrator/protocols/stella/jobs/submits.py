@@ -4,9 +4,9 @@ from typing import Any, Final
 
 from orchestrator.core.datetimes import format_timestamp, parse_timestamp
 from orchestrator.core.idempotency import IdempotentRequest, fingerprint_of
-from orchestrator.core.principals import client_of
 from orchestrator.http.api.calls import ApiCall
 from orchestrator.http.api.headers import idempotent_request
+from orchestrator.http.auth.callers import client_of
 from orchestrator.http.errors.problems import ApiError
 from orchestrator.protocols.stella.jobs.projects import organization_of, project_of
 from orchestrator.protocols.stella.visible_jobs import job_ulid_of

@@ -12,13 +12,14 @@ from rest_framework.viewsets import GenericViewSet
 
 from leases.models import Lease
 from orchestrator.core.idempotency import key_of
-from orchestrator.core.principals import ClientPrincipal, client_of
+from orchestrator.core.principals import ClientPrincipal
 from orchestrator.evidence.attestations import attestation_of
 from orchestrator.evidence.signing_keys import SigningKeyError
 from orchestrator.http.api.calls import ApiAnswer, ApiCall, respond
 from orchestrator.http.api.fields import parse
 from orchestrator.http.api.json_parser import body_of
 from orchestrator.http.api.query_parameters import LIST_PARAMETERS, StrictQueryMixin
+from orchestrator.http.auth.callers import client_of
 from orchestrator.http.auth.permissions import HasScope
 from orchestrator.http.errors.problems import ApiError
 from orchestrator.protocols.stella import errors

@@ -7,11 +7,11 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.viewsets import GenericViewSet
 
-from orchestrator.core.principals import client_of
 from orchestrator.http.api.headers import if_match_tags
 from orchestrator.http.api.json_parser import MergePatchParser, StrictJSONParser, body_of
 from orchestrator.http.api.pagination import KeysetPages
 from orchestrator.http.api.query_parameters import LIST_PARAMETERS, StrictQueryMixin, invalid_query
+from orchestrator.http.auth.callers import client_of
 from orchestrator.http.auth.permissions import HasScope
 from orchestrator.http.client_ip import client_address
 from orchestrator.protocols.stella import errors

@@ -8,7 +8,6 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.viewsets import GenericViewSet
 
-from orchestrator.core.principals import client_of
 from orchestrator.evidence import replays
 from orchestrator.evidence.manifests import canonical_manifest, manifest_of
 from orchestrator.evidence.replay_models import Replay
@@ -18,6 +17,7 @@ from orchestrator.http.api.calls import ApiAnswer, ApiCall, respond
 from orchestrator.http.api.fields import parse
 from orchestrator.http.api.headers import idempotent_request
 from orchestrator.http.api.query_parameters import StrictQueryMixin, invalid_query
+from orchestrator.http.auth.callers import client_of
 from orchestrator.http.auth.permissions import HasScope
 from orchestrator.protocols.stella import errors
 from orchestrator.protocols.stella.openapi import StellaSchema

@@ -17,7 +17,6 @@ from leases.errors import StaleLease
 from leases.models import Lease
 from orchestrator.artifacts.addresses import download_url
 from orchestrator.artifacts.uploads import with_confirmed
-from orchestrator.core.principals import client_of, worker_of
 from orchestrator.http.api.fields import parse
 from orchestrator.http.api.headers import worker_session
 from orchestrator.http.api.json_parser import body_of
@@ -25,6 +24,7 @@ from orchestrator.http.api.query_parameters import LIST_PARAMETERS, StrictQueryM
 from orchestrator.http.asgi.server_sent_events import PING_SECONDS, with_pings
 from orchestrator.http.asgi.stream_responses import EVENTS, EventStreamRenderer, can_stream, unbuffered
 from orchestrator.http.asgi.streams import CountedResponse, registry
+from orchestrator.http.auth.callers import client_of, worker_of
 from orchestrator.http.auth.credentials import credential_of
 from orchestrator.http.auth.permissions import HasScope, IsWorker
 from orchestrator.http.errors.problems import ApiError
