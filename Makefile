@@ -31,7 +31,7 @@ proof: setup ## test the leases at length: 200 random histories of 40 steps, the
 		tests/orchestrator/services/test_races.py tests/orchestrator/services/test_races_of_pairs.py \
 		tests/orchestrator/protocols/bencher/channel/test_races.py tests/orchestrator/protocols/bencher/test_mutants.py \
 		tests/orchestrator/protocols/bencher/runs/test_many_runners.py tests/runtime_jobs/test_scrubbing.py \
-		tests/orchestrator/job_tokens/test_partitions.py tests/orchestrator/dispatching/test_process.py \
+		tests/orchestrator/job_tokens/test_partitions.py tests/orchestrator/processes/test_dispatcher.py \
 		tests/orchestrator/bulk_actions/test_real_dispatchers.py $(ARGS)
 
 chaos: setup ## kill one of two servers, scheduler, housekeeping, workers, runners, storage and PostgreSQL at random under load (SECONDS=300 SEED=… WORKERS=4 RUNNERS=8)

@@ -22,7 +22,7 @@ class OrchestratorConfig(AppConfig):
         from orchestrator.step_logs.steps import close_open_steps
         from orchestrator.workflows.workflow_end import settle_run_of
 
-        work_signals.bind(wake=hub.hand_over, announce=hub.pool_announcer.announce)
+        work_signals.bind(wake=hub.hand_over, announcer=hub.pool_announcer)
         # In this order: steps are closed before the artifacts of the job are bound.
         for receive in (close_open_steps, bind_artifacts, job_updates.announce_end, propagate_end, settle_run_of):
             job_ended.connect(receive)

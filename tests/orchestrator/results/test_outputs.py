@@ -10,8 +10,9 @@ from django.core.files.storage import storages
 from django.core.management import call_command
 from django.db import connection
 
+from orchestrator.core.durable_files import DurableFileStorage
 from orchestrator.results import outputs
-from orchestrator.results.outputs import DurableFileStorage, encode_output, output_path, read_output, write_output
+from orchestrator.results.outputs import encode_output, output_path, read_output, write_output
 from runtime_jobs.identifiers import uuid_of
 from runtime_jobs.models import Job
 from tests.factories import submitted_steps

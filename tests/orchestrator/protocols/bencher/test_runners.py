@@ -376,10 +376,8 @@ def test_two_concurrent_associations_are_one_and_one_409():
 def woken(monkeypatch):
     """The pools whose waiting claims are repeated: here and in other processes."""
     found = []
-    monkeypatch.setattr("orchestrator.services.runners.hand_over", lambda pools: found.append(("here", pools)))
-    monkeypatch.setattr(
-        "orchestrator.services.runners.pool_announcer.announce", lambda pools: found.append(("elsewhere", pools))
-    )
+    monkeypatch.setattr("orchestrator.core.work_signals.wake", lambda pools: found.append(("here", pools)))
+    monkeypatch.setattr("orchestrator.core.work_signals.announce", lambda pools: found.append(("elsewhere", pools)))
     return found
 
 

@@ -19,8 +19,8 @@ from runtime_jobs.identifiers import uuid_of
 from runtime_jobs.models import Job
 from runtime_jobs.states import FailureReason, JobState
 from tests.factories import OPERATOR
-from tests.orchestrator.notifications.test_long_poll_middleware import QuietHub, settled
 from tests.orchestrator.protocols.bencher.channel.scene import REPOSITORY, new_runner, new_spec, order, row
+from tests.orchestrator.pubsub.test_long_poll_middleware import QuietHub, settled
 from workers.models import WorkerSpec
 
 database = pytest.mark.django_db(transaction=True)

@@ -89,7 +89,7 @@ def test_an_operation_that_is_rolled_back_hands_nothing_over(loop, project):
 
 
 def test_a_pool_without_waiters_costs_the_event_loop_nothing(loop, project, monkeypatch):
-    monkeypatch.setattr("tests.orchestrator.notifications.test_hand_over.POOL", "elsewhere")
+    monkeypatch.setattr("tests.orchestrator.pubsub.test_hand_over.POOL", "elsewhere")
     submitted(project)
     assert loop.calls == []
 

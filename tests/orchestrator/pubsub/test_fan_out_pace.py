@@ -9,7 +9,7 @@ from orchestrator.events.channels import EventFilter
 from orchestrator.events.reader import EventReader
 from orchestrator.pubsub import log_hub
 from orchestrator.pubsub.fan_out_pace import MAX_INTERVAL, VALID_SECONDS, FanOutPace
-from tests.orchestrator.notifications.test_event_reader import Table, entry
+from tests.orchestrator.events.test_event_reader import Table, entry
 
 
 class Thread:

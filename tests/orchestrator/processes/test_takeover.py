@@ -27,7 +27,7 @@ from runtime_jobs.db_time import database_now
 from runtime_jobs.models import Job
 from tests.factories import claimed, submitted
 from tests.live_server import Server, eventually, serving
-from tests.orchestrator.maintenance.unix_proxy import UnixProxy
+from tests.orchestrator.processes.unix_proxy import UnixProxy
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(180)]
 TAKEOVER_LIMIT_SECONDS = 10.0

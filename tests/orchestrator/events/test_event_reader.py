@@ -16,7 +16,7 @@ from orchestrator.events.pages import JOB, EventPage, Place
 from orchestrator.events.place_tokens import encode_place
 from orchestrator.events.reader import EventReader, Gap, GapReason
 from orchestrator.pubsub.log_hub import SourceUnavailable
-from tests.orchestrator.notifications.test_envelopes import event_of_operator
+from tests.orchestrator.events.test_envelopes import event_of_operator
 
 ALL = EventFilter()
 ACME, OTHER = frozenset({"acme"}), frozenset({"other"})
