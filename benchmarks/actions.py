@@ -19,6 +19,7 @@ from benchmarks import servers, tenants
 from benchmarks.environment import Cluster
 from benchmarks.load import LoadPlan, loaded
 from benchmarks.sizes import Sizes
+from orchestrator.core.cause import Cause
 from orchestrator.job_tokens.claims import TokenPurpose, new_token
 from orchestrator.job_tokens.partitions import create_partitions, partition_name
 from orchestrator.protocols.shithub.jobs.calls import perform_call
@@ -77,7 +78,7 @@ class _World:
                 repository=None,
                 name=f"SECRET_{number}",
                 value=token_urlsafe(30),
-                actor=OPERATOR,
+                cause=Cause(OPERATOR),
             )
         tenants.number_jobs()
         self.claims = int(sizes.filled * sizes.claim_seconds)
@@ -132,7 +133,7 @@ class _World:
                 capacity=RUNNER_CAPACITY,
                 pool="actions",
                 isolation="namespaces",
-                actor=OPERATOR,
+                cause=Cause(OPERATOR),
             )
             found.append((row.name, token))
         return found

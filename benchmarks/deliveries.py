@@ -24,6 +24,7 @@ from django.conf import settings
 from benchmarks import servers
 from benchmarks.environment import Cluster
 from benchmarks.sizes import Sizes
+from orchestrator.core.cause import Cause
 from orchestrator.webhooks.models import Delivery, Webhook
 from orchestrator.webhooks.operations import WebhookTerms, create_webhook
 from orchestrator.webhooks.sender import Message, Sender
@@ -113,7 +114,7 @@ def _receiver() -> Iterator[str]:
 
 def _webhook(url: str) -> Webhook:
     organization = OrganizationFactory(slug=f"hooks-{uuid4().hex[:12]}")
-    return create_webhook(organization=organization, terms=WebhookTerms(url=url), actor=ALICE)[0]
+    return create_webhook(organization=organization, terms=WebhookTerms(url=url), cause=Cause(ALICE))[0]
 
 
 def _insert(webhooks: list[Webhook]) -> list[str]:

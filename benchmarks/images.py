@@ -24,6 +24,7 @@ from urllib.parse import urlencode, urlsplit
 from benchmarks import servers, tenants
 from benchmarks.environment import Cluster
 from benchmarks.sizes import Sizes
+from orchestrator.core.cause import Cause
 from orchestrator.services import credentials
 from runtime_jobs.events import Actor
 from runtime_jobs.models import Project
@@ -131,7 +132,7 @@ def _project() -> Project:
 def _bearer(url: str, project: Project) -> str:
     """Return a token of the registry, from the endpoint that docker clients use. It is valid for five minutes."""
     _, key = credentials.create_api_token(
-        organization=project.organization, project=project, name="bench", scopes=[], actor=OPERATOR
+        organization=project.organization, project=project, name="bench", scopes=[], cause=Cause(OPERATOR)
     )
     assert key.startswith(PROJECT_PREFIX)
     form = urlencode(

@@ -10,6 +10,7 @@ from typing import Any
 
 from django.db import connection
 
+from orchestrator.core.cause import Cause
 from orchestrator.services import limits
 from runtime_jobs.models import Job, JobEvent, Organization, Project
 from tests.factories import (
@@ -66,7 +67,7 @@ def _hired(pool: Any, number: int) -> Any:
 
 
 def limited(org: str, most: int) -> None:
-    limits.set_limit(org_slug=org, max_active=most, actor=OPERATOR, reason="benchmark")
+    limits.set_limit(org_slug=org, max_active=most, cause=Cause(OPERATOR, "benchmark"))
 
 
 def fill(org: str, pool: str, jobs: int, *, events: bool = True) -> None:

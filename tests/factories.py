@@ -10,6 +10,7 @@ from leases.models import Lane
 from leases.scheduling.claims import Offer
 from leases.scheduling.lanes import LaneUpdates, get_lane
 from orchestrator.core.bulk_write import Changes, write_changes
+from orchestrator.core.cause import Cause
 from orchestrator.services import claiming, personal_keys
 from orchestrator.services.claiming import Claimed
 from orchestrator.services.concurrency import ConcurrencyGroup
@@ -151,7 +152,7 @@ def api_token(organization: Organization, scopes: tuple[str, ...] = tuple(Scope.
 
 def personal_key(user: Any, **options: Any) -> str:
     """A new key of this person for the Bencher API, in plain; `is_jwt=True` for a JSON Web Token."""
-    return personal_keys.create_personal_key(user=user, name="test", creator=None, actor=OPERATOR, **options)[1]
+    return personal_keys.create_personal_key(user=user, name="test", creator=None, cause=Cause(OPERATOR), **options)[1]
 
 
 def project_key(project: Project, **columns: Any) -> str:

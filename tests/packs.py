@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from orchestrator.core.cause import Cause
 from orchestrator.services import packs
 from runtime_jobs.models import Organization, PackVersion
 from runtime_jobs.specs import public_digest
@@ -20,7 +21,7 @@ SIMPLE_PLAN: dict[str, Any] = {"steps": ["true"]}
 
 def register(organization: Organization, plan: Any = PLAN, pack_id: str = PACK, version: str = VERSION) -> PackVersion:
     return packs.register_pack_version(
-        organization=organization, pack_id=pack_id, version=version, plan=plan, actor=ALICE
+        organization=organization, pack_id=pack_id, version=version, plan=plan, cause=Cause(ALICE)
     )[0]
 
 

@@ -7,6 +7,7 @@ from django.http import HttpRequest
 
 from orchestrator.admin.base import BaseAdmin, actor_of
 from orchestrator.admin.forms import LineListField
+from orchestrator.core.cause import Cause
 from orchestrator.core.operator_events import record_operator_event, to_json_value
 from orchestrator.http.client_ip import client_address
 
@@ -67,10 +68,9 @@ class AuditedAdmin(BaseAdmin):
         record_operator_event(
             f"{self.audit_name}.{operation}",
             target=self.target_of(form.instance)[:200],
-            actor=actor_of(request),
+            cause=Cause(actor_of(request), source_address=client_address(request)),
             before=getattr(form, "before", None),
             after=self._values(form.instance, names),
-            source_address=client_address(request),
             org_slug=self.org_slug_of(form.instance),
         )
 

@@ -16,6 +16,7 @@ from orchestrator.admin.confirm import confirm_for_row
 from orchestrator.admin.filters import ChoiceFilter, RelatedOrganizationFilter
 from orchestrator.bulk_actions.models import BulkAction, BulkStatus, TargetOutcome
 from orchestrator.bulk_actions.operations import abort_bulk_action
+from orchestrator.core.cause import Cause
 
 COLOURS = {"pending": "info", "running": "info", "aborting": "warning", "aborted": "warning", "completed": "success"}
 REFUSALS_DISPLAYED = 50
@@ -84,8 +85,8 @@ class BulkActionAdmin(ReadOnlyAdmin):
     def abort(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Stop the action."""
 
-        def act(row: BulkAction, arguments: dict[str, Any]) -> str:
-            aborted = abort_bulk_action(bulk_action_ulid=row.bulk_action_ulid, **arguments)
+        def act(row: BulkAction, cause: Cause) -> str:
+            aborted = abort_bulk_action(bulk_action_ulid=row.bulk_action_ulid, cause=cause)
             return f"Bulk action is {aborted.status}"
 
         text = "No further job or incident is changed. What was changed stays changed."

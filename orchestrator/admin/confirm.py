@@ -12,6 +12,7 @@ from django.template.response import TemplateResponse
 from orchestrator.admin.base import BaseAdmin, actor_of
 from orchestrator.admin.formatting import change_url
 from orchestrator.admin.forms import ReasonForm
+from orchestrator.core.cause import Cause
 from orchestrator.http.client_ip import client_address
 from runtime_jobs.errors import LifecycleError
 
@@ -75,7 +76,7 @@ def confirm_for_row(
     model_admin: BaseAdmin,
     request: HttpRequest,
     object_id: str,
-    act: Callable[[Any, dict[str, Any]], str],
+    act: Callable[[Any, Cause], str],
     *,
     button: str,
     description: str,
@@ -88,7 +89,7 @@ def confirm_for_row(
         model_admin: The page of the resource.
         request: The request.
         object_id: The row.
-        act: Performs the action on the row with the arguments of `audit_arguments`, and returns the message.
+        act: Performs the action on the row for a cause, and returns the message.
         button: Label of the button, also in the heading before the name of the row.
         description: Consequences of the action.
         back: Where the page leads to; by default to the page of the row.
@@ -103,13 +104,9 @@ def confirm_for_row(
     form = ReasonForm(request.POST or None)
     address = back or change_url(type(row), row.pk)
     page = ConfirmPage(f"{button}: {row}", description, button, address, danger=danger)
-    return confirm_and_act(model_admin, request, page, form, lambda: act(row, audit_arguments(request, form)))
+    return confirm_and_act(model_admin, request, page, form, lambda: act(row, cause_of(request, form)))
 
 
-def audit_arguments(request: HttpRequest, form: forms.Form) -> dict[str, Any]:
+def cause_of(request: HttpRequest, form: forms.Form) -> Cause:
     """Return who acts, why and from which address, as the operations of operators take them."""
-    return {
-        "actor": actor_of(request),
-        "reason": form.cleaned_data["reason"],
-        "source_address": client_address(request),
-    }
+    return Cause(actor_of(request), form.cleaned_data["reason"], source_address=client_address(request))

@@ -11,7 +11,7 @@ from unfold.decorators import action, display
 
 from orchestrator.admin import formatting
 from orchestrator.admin.base import LargeTableAdmin
-from orchestrator.admin.confirm import ConfirmPage, audit_arguments, confirm_and_act
+from orchestrator.admin.confirm import ConfirmPage, cause_of, confirm_and_act
 from orchestrator.admin.filters import ChoiceFilter, CreatedFilter, ExactFilter, OrganizationFilter
 from orchestrator.admin.forms import ReasonForm
 from orchestrator.webhooks import deliveries
@@ -114,7 +114,7 @@ class DeliveryAdmin(LargeTableAdmin):
             deliveries.redeliver(
                 webhook_ulid=delivery.webhook.webhook_ulid if delivery.webhook else "",
                 delivery_ulid=delivery.delivery_ulid,
-                **audit_arguments(request, form),
+                cause=cause_of(request, form),
             )
             return f"{delivery} is due now"
 

@@ -15,6 +15,7 @@ from orchestrator.admin import formatting
 from orchestrator.admin.base import ReadOnlyAdmin
 from orchestrator.admin.confirm import confirm_for_row
 from orchestrator.admin.filters import OrganizationFilter
+from orchestrator.core.cause import Cause
 from orchestrator.evidence.bundle_format import HISTORY, JOBS
 from orchestrator.evidence.models import AuditBundle, SigningKey
 from orchestrator.evidence.signing_keys import has_private_key, retire_signing_key
@@ -116,8 +117,8 @@ class SigningKeyAdmin(ReadOnlyAdmin):
     def retire(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Stop the key from signing."""
 
-        def act(key: SigningKey, arguments: dict[str, Any]) -> str:
-            retire_signing_key(key.key_id, **arguments)
+        def act(key: SigningKey, cause: Cause) -> str:
+            retire_signing_key(key.key_id, cause=cause)
             return f"Signing key {key.key_id[:16]} retired"
 
         text = (

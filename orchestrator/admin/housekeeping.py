@@ -12,7 +12,7 @@ from unfold.decorators import action, display
 
 from orchestrator.admin import formatting
 from orchestrator.admin.base import ReadOnlyAdmin
-from orchestrator.admin.confirm import ConfirmPage, audit_arguments, confirm_and_act
+from orchestrator.admin.confirm import ConfirmPage, cause_of, confirm_and_act
 from orchestrator.admin.dashboard.queries import FAILS_LASTINGLY
 from orchestrator.admin.filters import ExactFilter
 from orchestrator.admin.forms import ReasonForm
@@ -112,7 +112,7 @@ class HousekeepingTaskAdmin(ReadOnlyAdmin):
         )
 
         def act() -> str:
-            start_housekeeping_task(kind=task.kind, subject=task.subject, **audit_arguments(request, form))
+            start_housekeeping_task(kind=task.kind, subject=task.subject, cause=cause_of(request, form))
             return f"{task} is due now"
 
         return confirm_and_act(self, request, page, form, act)

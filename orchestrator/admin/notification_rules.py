@@ -15,6 +15,7 @@ from orchestrator.admin import formatting
 from orchestrator.admin.base import ReadOnlyAdmin
 from orchestrator.admin.confirm import confirm_for_row
 from orchestrator.admin.filters import RelatedOrganizationFilter
+from orchestrator.core.cause import Cause
 from orchestrator.incidents.models import IncidentMode
 from orchestrator.webhooks import notification_rules
 from orchestrator.webhooks.models import NotificationRule, Webhook
@@ -95,8 +96,8 @@ class NotificationRuleAdmin(ReadOnlyAdmin):
     def remove(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Delete the rule and what it has gathered."""
 
-        def act(rule: NotificationRule, arguments: dict[str, Any]) -> str:
-            notification_rules.delete_notification_rule(rule_ulid=rule.rule_ulid, **arguments)
+        def act(rule: NotificationRule, cause: Cause) -> str:
+            notification_rules.delete_notification_rule(rule_ulid=rule.rule_ulid, cause=cause)
             return f"Notification rule {rule.name} deleted"
 
         text = "What it has gathered is deleted, too."
@@ -104,8 +105,8 @@ class NotificationRuleAdmin(ReadOnlyAdmin):
         return confirm_for_row(self, request, object_id, act, button="Delete", description=text, back=back, danger=True)
 
     def _change(self, request: HttpRequest, object_id: str, button: str, text: str, **changes: Any) -> HttpResponse:
-        def act(rule: NotificationRule, arguments: dict[str, Any]) -> str:
-            notification_rules.change_notification_rule(rule_ulid=rule.rule_ulid, changes=changes, **arguments)
+        def act(rule: NotificationRule, cause: Cause) -> str:
+            notification_rules.change_notification_rule(rule_ulid=rule.rule_ulid, changes=changes, cause=cause)
             return f"Notification rule {rule.name} changed"
 
         return confirm_for_row(self, request, object_id, act, button=button, description=text)

@@ -17,6 +17,7 @@ from orchestrator.admin import formatting
 from orchestrator.admin.base import ReadOnlyAdmin
 from orchestrator.admin.confirm import confirm_for_row
 from orchestrator.admin.filters import ChoiceFilter, RelatedOrganizationFilter
+from orchestrator.core.cause import Cause
 from orchestrator.http.api.schedule_jobs import configured_submitter
 from orchestrator.schedules.cron import CronTimes
 from orchestrator.schedules.models import Schedule, ScheduleStatus, ScheduleTick
@@ -114,8 +115,8 @@ class ScheduleAdmin(ReadOnlyAdmin):
     def run_now(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Submit the job now."""
 
-        def act(schedule: Schedule, arguments: dict[str, Any]) -> str:
-            outcome = run_schedule(schedule_ulid=schedule.schedule_ulid, submitter=configured_submitter(), **arguments)
+        def act(schedule: Schedule, cause: Cause) -> str:
+            outcome = run_schedule(schedule_ulid=schedule.schedule_ulid, submitter=configured_submitter(), cause=cause)
             return f"Job {outcome.job.job_ulid} queued"
 
         text = "Submits the job now, also while the schedule is paused. The next time stays as it is."
@@ -139,8 +140,8 @@ class ScheduleAdmin(ReadOnlyAdmin):
     def remove(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Delete the schedule."""
 
-        def act(schedule: Schedule, arguments: dict[str, Any]) -> str:
-            delete_schedule(schedule_ulid=schedule.schedule_ulid, **arguments)
+        def act(schedule: Schedule, cause: Cause) -> str:
+            delete_schedule(schedule_ulid=schedule.schedule_ulid, cause=cause)
             return f"Schedule {schedule.name} deleted"
 
         text = "No further job is submitted. Jobs that it has submitted stay."
@@ -150,9 +151,9 @@ class ScheduleAdmin(ReadOnlyAdmin):
     def _change_status(
         self, request: HttpRequest, object_id: str, status: ScheduleStatus, button: str, text: str
     ) -> HttpResponse:
-        def act(schedule: Schedule, arguments: dict[str, Any]) -> str:
+        def act(schedule: Schedule, cause: Cause) -> str:
             changes = {"status": str(status)}
-            change_schedule(schedule_ulid=schedule.schedule_ulid, changes=changes, **arguments)
+            change_schedule(schedule_ulid=schedule.schedule_ulid, changes=changes, cause=cause)
             return f"Schedule {schedule.name} is {status}"
 
         return confirm_for_row(self, request, object_id, act, button=button, description=text)

@@ -14,6 +14,7 @@ from orchestrator.admin import formatting
 from orchestrator.admin.base import ReadOnlyAdmin
 from orchestrator.admin.confirm import confirm_for_row
 from orchestrator.admin.filters import ChoiceFilter, RelatedOrganizationFilter
+from orchestrator.core.cause import Cause
 from orchestrator.webhooks import deliveries
 from orchestrator.webhooks.models import Delivery, Webhook, WebhookStatus
 from orchestrator.webhooks.operations import change_webhook, delete_webhook
@@ -115,8 +116,8 @@ class WebhookAdmin(ReadOnlyAdmin):
     def test(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Send an event of the type webhook.test."""
 
-        def act(webhook: Webhook, arguments: dict[str, Any]) -> str:
-            delivery = deliveries.send_test(webhook_ulid=webhook.webhook_ulid, **arguments)
+        def act(webhook: Webhook, cause: Cause) -> str:
+            delivery = deliveries.send_test(webhook_ulid=webhook.webhook_ulid, cause=cause)
             return f"Delivery {delivery.delivery_ulid} is due now"
 
         return confirm_for_row(
@@ -132,8 +133,8 @@ class WebhookAdmin(ReadOnlyAdmin):
     def redeliver_dead(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Send the dead letters again."""
 
-        def act(webhook: Webhook, arguments: dict[str, Any]) -> str:
-            result = deliveries.redeliver_many(webhook_ulid=webhook.webhook_ulid, since=None, **arguments)
+        def act(webhook: Webhook, cause: Cause) -> str:
+            result = deliveries.redeliver_many(webhook_ulid=webhook.webhook_ulid, since=None, cause=cause)
             more = "; there are more" if result.has_more else ""
             return f"{formatting.pluralize(result.number, 'delivery', 'deliveries')} due now{more}"
 
@@ -146,8 +147,8 @@ class WebhookAdmin(ReadOnlyAdmin):
     def remove(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Delete the webhook with its notification rules."""
 
-        def act(webhook: Webhook, arguments: dict[str, Any]) -> str:
-            delete_webhook(webhook_ulid=webhook.webhook_ulid, **arguments)
+        def act(webhook: Webhook, cause: Cause) -> str:
+            delete_webhook(webhook_ulid=webhook.webhook_ulid, cause=cause)
             return f"Webhook {webhook.webhook_ulid} deleted"
 
         text = "Nothing more is sent. Its notification rules are deleted, too."
@@ -157,9 +158,9 @@ class WebhookAdmin(ReadOnlyAdmin):
     def _change_status(
         self, request: HttpRequest, object_id: str, status: WebhookStatus, button: str, text: str
     ) -> HttpResponse:
-        def act(webhook: Webhook, arguments: dict[str, Any]) -> str:
+        def act(webhook: Webhook, cause: Cause) -> str:
             changes = {"status": str(status)}
-            change_webhook(webhook_ulid=webhook.webhook_ulid, changes=changes, **arguments)
+            change_webhook(webhook_ulid=webhook.webhook_ulid, changes=changes, cause=cause)
             return f"Webhook {webhook.webhook_ulid} is {status}"
 
         return confirm_for_row(self, request, object_id, act, button=button, description=text)

@@ -13,12 +13,13 @@ from django.conf import settings
 from django.db.models import BigIntegerField, F, Q, QuerySet, Value
 
 from leases.fencing import lock_lease, require_valid_lease
+from orchestrator.core.cause import Cause
 from orchestrator.core.operator_events import record_operator_event
 from orchestrator.core.unit_of_work import UnitOfWork, operation
 from runtime_jobs.control_characters import wrong_label
 from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import NotFound, ResourceConflict, StorageQuotaExceeded, UploadMismatch
-from runtime_jobs.events import ARTIFACTS, Actor
+from runtime_jobs.events import ARTIFACTS
 from runtime_jobs.identifiers import new_artifact_id
 from runtime_jobs.models import CacheEntry, Job, Project, StorageUsage, StoredArtifact
 from runtime_jobs.models.artifacts import MAX_ARTIFACT_NAME_LENGTH, StoredObject
@@ -66,7 +67,6 @@ def begin_artifact(
     """Announce an artifact of a job. Part of an operation that has verified the lease.
 
     Args:
-        uow: The unit of work of the operation.
         job: The job.
         name: The valid name.
         size_bytes: The size of the object.
@@ -133,7 +133,6 @@ def begin_cache_entry(
         key: The key that the job names.
         version: A digest of the paths, 64 hexadecimal digits.
         size_bytes: The size of the object.
-        now: The time of the announcement; by default the time of the database after the lock.
 
     Returns:
         The entry; None: there is one of this key, or another job is uploading it.
@@ -183,7 +182,6 @@ def find_cache_entry(
         key: The key that the job names.
         version: A digest of the paths.
         restore_keys: Beginnings of keys of other entries, in the order of preference.
-        now: The time of the request; by default the time of the database after the lock.
 
     Raises:
         StaleLease: The lease is not valid.
@@ -234,7 +232,6 @@ def complete_upload(
         size_bytes: The number of bytes that were received.
         sha256: Their digest, or None: they did not pass through the server.
         publish: Stores the object. It is called under the lock of the row, so two uploads cannot mix.
-        now: The time of completion; by default the time of the database.
 
     Raises:
         NotFound: The object was never announced, or its time is up.
@@ -280,20 +277,13 @@ def delete_stored_object(
     model: type[StoredT],
     key: int,
     *,
-    actor: Actor,
-    reason: str,
-    source_address: str | None = None,
-    now: datetime | None = None,
+    cause: Cause,
 ) -> None:
     """Hide an object by request of an operator. Housekeeping deletes it; its bytes count until then.
 
     Args:
         model: The table.
         key: The key of the row.
-        actor: The operator.
-        reason: Recorded in the audit log.
-        source_address: The caller's IP address.
-        now: The time of the audit event; by default the time of the database.
 
     Raises:
         NotFound: There is no such object, or it was deleted before.
@@ -306,12 +296,9 @@ def delete_stored_object(
     record_operator_event(
         f"{model._meta.model_name}.deleted",  # noqa: SLF001 Django's name
         target=f"{noun}:{row}"[:200],
-        actor=actor,
+        cause=cause,
         before={"object_key": row.object_key, "size_bytes": row.byte_count},
-        reason=reason,
-        source_address=source_address,
         org_slug=row.organization.slug,
-        now=now,
     )
 
 

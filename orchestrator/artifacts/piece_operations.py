@@ -30,12 +30,10 @@ def begin_lease_artifact(
     """Announce an artifact of the job of a lease.
 
     Args:
-        uow: The unit of work, which `operation` passes.
         lease_ulid: The lease.
         worker: The worker that holds it.
         name: A relative path.
         size_bytes: The size of the object.
-        now: The time of the announcement; by default the time of the database after the lock.
 
     Raises:
         InvalidArtifactName: The name is no relative path, or has a special part.
@@ -73,7 +71,6 @@ def find_artifact_for_piece(
         artifact_ulid: The artifact.
         offset: The position of the first byte of the piece.
         size_bytes: The number of bytes of the piece, at least 1.
-        now: The time of the message; by default the time of the database after the lock.
 
     Raises:
         StaleLease: The lease is not valid.
@@ -110,7 +107,6 @@ def add_artifact_piece(
         artifact_ulid: The artifact.
         offset: The position of the first byte of the piece, as `find_artifact_for_piece` has permitted it.
         size_bytes: The number of bytes of the piece.
-        now: The time of the message; by default the time of the database after the lock.
 
     Raises:
         StaleLease: The lease is not valid.
@@ -135,7 +131,6 @@ def find_received_artifact(
         lease_ulid: The lease.
         worker: The worker that holds it.
         artifact_ulid: The artifact.
-        now: The time of the message; by default the time of the database after the lock.
 
     Raises:
         StaleLease: The lease is not valid.
@@ -165,7 +160,6 @@ def complete_lease_artifact(
         worker: The worker that holds it.
         artifact_ulid: The artifact.
         sha256: The digest of the stored object, as hexadecimal digits.
-        now: The time of completion; by default the time of the database after the lock.
 
     Raises:
         StaleLease: The lease is not valid.

@@ -9,6 +9,7 @@ from django.db.models import Exists, OuterRef, QuerySet, Subquery, Value
 from django.db.models.functions import Concat
 
 from orchestrator.bulk_actions.models import BulkAction, BulkTarget
+from orchestrator.core.cause import Cause
 from orchestrator.core.idempotency import IdempotentRequest
 from orchestrator.evidence.replays import ReplayRequest, replay
 from orchestrator.incidents.models import Incident, IncidentKind
@@ -118,9 +119,7 @@ def _resolvable(org_slug: str) -> QuerySet[Incident]:
 def _resolve(action: BulkAction, incident_ulid: str) -> object:
     return resolve_incident(
         incident_ulid=incident_ulid,
-        actor=action.actor,
-        reason=action.reason,
-        source_address=action.source_address,
+        cause=Cause(action.actor, action.reason, source_address=action.source_address),
     )
 
 

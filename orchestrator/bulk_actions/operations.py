@@ -9,12 +9,13 @@ from django.conf import settings
 
 from leases.advisory_locks import RECURRING_OF_ORGANIZATION, advisory_xact_lock
 from orchestrator.bulk_actions.models import OPEN_STATUSES, BulkAction, BulkStatus, BulkTarget, TargetOutcome
+from orchestrator.core.cause import Cause
 from orchestrator.core.idempotency import IdempotentRequest
 from orchestrator.core.operator_events import record_operator_event
 from orchestrator.core.unit_of_work import UnitOfWork, operation
 from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import Invalid, NotFound, ResourceConflict
-from runtime_jobs.events import SYSTEM, Actor
+from runtime_jobs.events import SYSTEM
 from runtime_jobs.models import Organization
 
 TargetStore = Callable[..., int]
@@ -44,11 +45,8 @@ def start_bulk_action(
     action: str,
     filters: dict[str, Any],
     store_targets: TargetStore,
-    actor: Actor,
-    reason: str,
+    cause: Cause,
     idempotency: IdempotentRequest | None = None,
-    source_address: str | None = None,
-    now: datetime | None = None,
 ) -> tuple[BulkAction, bool]:
     """Store a bulk action with its targets, counted. Dispatchers apply it then.
 
@@ -59,11 +57,7 @@ def start_bulk_action(
         action: The name of the action.
         filters: The filter; at least one member.
         store_targets: `orchestrator.bulk_actions.targets.store_targets`.
-        actor: The client or operator. Each operation is recorded as theirs.
-        reason: The reason, for each operation and for the audit log.
         idempotency: The key of the request. A repetition returns the first action.
-        source_address: The caller's IP address.
-        now: The time of the request; by default the time of the database.
 
     Returns:
         The action, and whether it is new.
@@ -76,8 +70,10 @@ def start_bulk_action(
     if not filters:
         raise Invalid({"filter": ["Must have at least one member."]})
     advisory_xact_lock(RECURRING_OF_ORGANIZATION, organization.pk)
-    created_at = now or database_now()
-    row = BulkAction(organization=organization, action=action, filters=filters, reason=reason, created_at=created_at)
+    created_at = cause.now or database_now()
+    row = BulkAction(
+        organization=organization, action=action, filters=filters, reason=cause.reason, created_at=created_at
+    )
     if idempotency is not None:
         first = idempotency.bind(row.bulk_action_ulid, now=created_at)
         if first != row.bulk_action_ulid:
@@ -86,7 +82,7 @@ def start_bulk_action(
     if organization.bulk_actions.filter(finished_at=None).count() >= limit:
         message = f"The organization has {limit} open bulk actions, which is its limit. Wait, or abort one."
         raise ResourceConflict(message, limit=limit)
-    row.actor_kind, row.actor_name, row.source_address = actor.kind, actor.name[:200], source_address
+    row.actor_kind, row.actor_name, row.source_address = cause.actor.kind, cause.actor.name[:200], cause.source_address
     row.total = 0
     row.save()
     most = settings.BULK_ACTION_TARGETS
@@ -97,7 +93,7 @@ def start_bulk_action(
         row.status, row.finished_at = BulkStatus.COMPLETED, created_at
     row.save(update_fields=["total", "status", "finished_at"])
     after = {"action": action, "filter": filters, "total": row.total}
-    _record(row, "started", actor=actor, after=after, reason=reason, source_address=source_address, now=created_at)
+    _record(row, "started", cause.at(created_at), after=after)
     return row, True
 
 
@@ -106,10 +102,7 @@ def abort_bulk_action(
     _: UnitOfWork,
     *,
     bulk_action_ulid: str,
-    actor: Actor,
-    reason: str = "",
-    source_address: str | None = None,
-    now: datetime | None = None,
+    cause: Cause,
 ) -> BulkAction:
     """Stop a bulk action. What it has changed stays changed. A second call changes nothing.
 
@@ -117,17 +110,13 @@ def abort_bulk_action(
 
     Args:
         bulk_action_ulid: The action.
-        actor: The client or operator.
-        reason: Recorded in the audit log.
-        source_address: The caller's IP address.
-        now: The time of the request; by default the time of the database after the lock.
 
     Raises:
         NotFound: The action does not exist.
         ResourceConflict: The action is completed.
     """
     row = _lock(bulk_action_ulid)
-    aborted_at = now or database_now()
+    aborted_at = cause.now or database_now()
     if row.status == BulkStatus.COMPLETED:
         raise ResourceConflict("The bulk action is completed.")
     if row.status not in {BulkStatus.PENDING, BulkStatus.RUNNING}:
@@ -135,10 +124,10 @@ def abort_bulk_action(
     is_claimed = row.claimed_until is not None and row.claimed_until > aborted_at
     row.status = BulkStatus.ABORTING if is_claimed else BulkStatus.ABORTED
     row.finished_at = None if is_claimed else aborted_at
-    row.aborted_by = str(actor)[:200]
+    row.aborted_by = str(cause.actor)[:200]
     row.save(update_fields=["status", "finished_at", "aborted_by"])
     after = {"total": row.total, "done": row.done, "refused": row.refused}
-    _record(row, "aborted", actor=actor, after=after, reason=reason, source_address=source_address, now=aborted_at)
+    _record(row, "aborted", cause.at(aborted_at), after=after)
     return row
 
 
@@ -153,7 +142,6 @@ def record_bulk_progress(
     Args:
         bulk_action_ulid: The action.
         results: The results of a dispatcher.
-        now: The time of the record; by default the time of the database after the lock.
 
     Raises:
         NotFound: The action does not exist.
@@ -177,7 +165,7 @@ def record_bulk_progress(
     elif row.status in OPEN_STATUSES and row.done + row.refused >= row.total:
         row.status, row.finished_at = BulkStatus.COMPLETED, recorded_at
         after = {"total": row.total, "done": row.done, "refused": row.refused}
-        _record(row, "completed", actor=SYSTEM, after=after, now=recorded_at)
+        _record(row, "completed", Cause(SYSTEM, now=recorded_at), after=after)
     row.save(update_fields=["done", "refused", "claimed_until", "advanced_at", "status", "finished_at"])
     return row
 
@@ -202,7 +190,7 @@ def _lock(bulk_action_ulid: str) -> BulkAction:
     return row
 
 
-def _record(row: BulkAction, event: str, **facts: Any) -> None:
-    """Record an event of a bulk action. Further arguments are those of `record_operator_event`."""
+def _record(row: BulkAction, event: str, cause: Cause, *, after: dict[str, Any]) -> None:
+    """Record an event of a bulk action."""
     target, org_slug = f"bulk_action:{row.bulk_action_ulid}", row.organization.slug
-    record_operator_event(f"bulk_action.{event}", target=target, org_slug=org_slug, **facts)
+    record_operator_event(f"bulk_action.{event}", target=target, cause=cause, after=after, org_slug=org_slug)

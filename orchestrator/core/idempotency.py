@@ -50,7 +50,6 @@ class IdempotentRequest:
         That statement writes nothing if the key is bound already. The operation is then repeated in a transaction.
 
         Args:
-            uow: The unit of work of the operation.
             result_id: As in `bind`.
             now: As in `bind`.
 

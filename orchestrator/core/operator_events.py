@@ -6,8 +6,8 @@ from typing import Any
 from django.core.serializers.json import DjangoJSONEncoder
 from django.db.models import Model, QuerySet
 
+from orchestrator.core.cause import Cause
 from runtime_jobs.db_time import database_now
-from runtime_jobs.events import Actor
 from runtime_jobs.identifiers import new_event_id
 from runtime_jobs.models import OperatorEvent
 
@@ -16,40 +16,31 @@ def record_operator_event(
     action: str,
     *,
     target: str,
-    actor: Actor,
+    cause: Cause,
     before: dict[str, Any] | None = None,
     after: dict[str, Any] | None = None,
-    reason: str = "",
-    source_address: str | None = None,
     org_slug: str | None = None,
     job_type: str | None = None,
-    now: datetime | None = None,
 ) -> OperatorEvent:
     """Record an action that does not concern a single job, in the transaction of the action.
 
     Args:
         action: The type of the event, such as `worker.state`.
         target: The resource that was changed.
-        actor: The person or program.
         before: The changed fields before, as JSON values.
         after: The changed fields after, as JSON values.
-        reason: The reason that the actor gave.
-        source_address: The caller's IP address.
         org_slug: The organization that the action concerns. Its clients may read the event. None: the installation.
         job_type: The job type that the action concerns, or None.
-        now: Timestamp of the event; by default the time of the database.
     """
     event = build_operator_event(
         action,
         target=target,
-        actor=actor,
+        cause=cause,
         before=before,
         after=after,
-        reason=reason,
-        source_address=source_address,
         org_slug=org_slug,
         job_type=job_type,
-        now=now or database_now(),
+        now=cause.now or database_now(),
     )
     event.save(force_insert=True)
     return event
@@ -70,12 +61,10 @@ def build_operator_event(
     action: str,
     *,
     target: str,
-    actor: Actor,
+    cause: Cause,
     now: datetime,
     before: dict[str, Any] | None = None,
     after: dict[str, Any] | None = None,
-    reason: str = "",
-    source_address: str | None = None,
     org_slug: str | None = None,
     job_type: str | None = None,
 ) -> OperatorEvent:
@@ -83,12 +72,12 @@ def build_operator_event(
     return OperatorEvent(
         event_ulid=new_event_id(),
         action=action,
-        actor=str(actor),
+        actor=str(cause.actor),
         target=target,
         before=before,
         after=after,
-        reason=reason,
-        source_address=source_address,
+        reason=cause.reason,
+        source_address=cause.source_address,
         org_slug=org_slug,
         job_type=job_type,
         created_at=now,

@@ -5,6 +5,7 @@ from typing import Any
 
 from django.contrib.auth import get_user_model
 
+from orchestrator.core.cause import Cause
 from orchestrator.services import hardware_specs, personal_keys, runners
 from runtime_jobs.events import Actor
 from runtime_jobs.models import MemberRole, Membership, Organization, PersonalKey
@@ -58,11 +59,11 @@ def seed_bencher(kept: dict[str, str], organization: Organization, *, admin: Any
     member, _ = get_user_model().objects.get_or_create(username=MEMBER)
     Membership.objects.update_or_create(user=member, organization=organization, defaults={"role": MemberRole.OPERATOR})
     spec = HardwareSpec.objects.filter(slug=SPEC).first() or hardware_specs.create_spec(
-        name="Demo spec", slug=SPEC, hardware=HARDWARE, fallback=not _has_fallback(), actor=actor
+        name="Demo spec", slug=SPEC, hardware=HARDWARE, fallback=not _has_fallback(), cause=Cause(actor)
     )
     worker, runner_key = _runner(kept.get("runner_key"), actor)
     if _may_change(worker) and not WorkerSpec.objects.filter(worker=worker, spec=spec).exists():
-        runners.add_runner_spec(worker_id=worker.worker_id, spec_uuid=spec.uuid, actor=actor)
+        runners.add_runner_spec(worker_id=worker.worker_id, spec_uuid=spec.uuid, cause=Cause(actor))
     return BencherSeed(
         admin_key=_personal_key(admin, kept.get("admin_key"), actor),
         user_key=_personal_key(member, kept.get("user_key"), actor),
@@ -79,10 +80,10 @@ def _has_fallback() -> bool:
 def _runner(key: str | None, actor: Actor) -> tuple[Worker, str]:
     worker = Worker.objects.runners().filter(slug=RUNNER).first()
     if worker is None:
-        return runners.create_runner(name="Demo runner", slug=RUNNER, actor=actor)
+        return runners.create_runner(name="Demo runner", slug=RUNNER, cause=Cause(actor))
     if (key and worker.digest == digest_of(key)) or not _may_change(worker):
         return worker, key or ""
-    return runners.rotate_runner_key(worker_id=worker.worker_id, actor=actor, reason="its file has another one")
+    return runners.rotate_runner_key(worker_id=worker.worker_id, cause=Cause(actor, "its file has another one"))
 
 
 def _may_change(worker: Worker) -> bool:
@@ -94,4 +95,4 @@ def _personal_key(user: Any, key: str | None, actor: Actor) -> str:
     valid = PersonalKey.objects.filter(user=user, revoked_at=None, expires_at=None)
     if key and valid.filter(digest=digest_of(key)).exists():
         return key
-    return personal_keys.create_personal_key(user=user, name="seed", creator=None, actor=actor)[1]
+    return personal_keys.create_personal_key(user=user, name="seed", creator=None, cause=Cause(actor))[1]

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Final
 
+from orchestrator.core.cause import Cause
 from orchestrator.services import packs
 from runtime_jobs.events import Actor
 from runtime_jobs.models import Organization
@@ -31,6 +32,6 @@ class PackSeed:
 def seed_pack(organization: Organization, *, actor: Actor) -> PackSeed:
     """Register the pack. A second call changes nothing."""
     row, _ = packs.register_pack_version(
-        organization=organization, pack_id=PACK_ID, version=PACK_VERSION, plan=PLAN, actor=actor
+        organization=organization, pack_id=PACK_ID, version=PACK_VERSION, plan=PLAN, cause=Cause(actor)
     )
     return PackSeed(row.pack_id, row.version, public_digest(row.plan_hash))

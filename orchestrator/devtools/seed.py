@@ -15,6 +15,7 @@ from pathlib import Path
 
 from django.contrib.auth import get_user_model
 
+from orchestrator.core.cause import Cause
 from orchestrator.devtools.bencher_seed import seed_bencher
 from orchestrator.devtools.demo.repository import NAME, OWNER, DemoRepository
 from orchestrator.devtools.demo_image import seed_image
@@ -83,11 +84,16 @@ def ensure_worker(slug: str, *, pool: str, token: str | None, capacity: int = 1)
     if worker is None:
         found, _ = Pool.objects.get_or_create(slug=pool)
         return credentials.register_worker(
-            slug=slug, pool=found, capacity=capacity, labels=[], capabilities=registered_capabilities(), actor=SEED
+            slug=slug,
+            pool=found,
+            capacity=capacity,
+            labels=[],
+            capabilities=registered_capabilities(),
+            cause=Cause(SEED),
         )
     if not token or worker.digest != digest_of(token):
         token = worker_state.rotate_worker_token(
-            worker_id=worker.worker_id, actor=SEED, reason="its file has another one"
+            worker_id=worker.worker_id, cause=Cause(SEED, "its file has another one")
         )
     return worker, token
 
@@ -154,7 +160,9 @@ def _api_token(organization: Organization, token: str | None) -> str:
     valid = ApiToken.objects.filter(organization=organization, revoked_at=None, expires_at=None)
     if token and valid.filter(digest=digest_of(token)).exists():
         return token
-    _, token = credentials.create_api_token(organization=organization, name="seed", scopes=Scope.values, actor=SEED)
+    _, token = credentials.create_api_token(
+        organization=organization, name="seed", scopes=Scope.values, cause=Cause(SEED)
+    )
     return token
 
 

@@ -84,9 +84,6 @@ def statement_of(
 def request_checkpoints(*, now: datetime | None = None) -> datetime:
     """Request a pass, which the scheduler process does in its next round. `has_passed` returns whether it was done.
 
-    Args:
-        now: The time of the request; by default the time of the database.
-
     Returns:
         The time of the request.
     """
@@ -118,7 +115,6 @@ def write_checkpoints(*, now: datetime | None = None, max_events: int = MAX_EVEN
     An organization without a newly ended job and without a new operator event gets none.
 
     Args:
-        now: The time of the checkpoints; by default the time of the database.
         max_events: The largest number of events that the step reads.
 
     Returns:

@@ -65,9 +65,6 @@ class ExportServer:
     def serve_next(self, *, now: datetime | None = None) -> bool:
         """Execute the next export.
 
-        Args:
-            now: The time of the claim; by default the time of the database.
-
         Returns:
             Whether there was one.
         """

@@ -5,6 +5,7 @@ from typing import Final
 
 from django.conf import settings
 
+from orchestrator.core.cause import Cause
 from orchestrator.core.operator_events import record_operator_event
 from orchestrator.core.unit_of_work import UnitOfWork, operation
 from orchestrator.evidence.models import AuditBundle
@@ -34,7 +35,7 @@ def ensure_export_worker(_: UnitOfWork) -> Worker:
     worker, is_new = Worker.objects.select_related("pool").get_or_create(slug=WORKER_SLUG, defaults=columns)
     if is_new:
         after = {"slug": worker.slug, "pool": pool.slug, "capacity": worker.capacity}
-        record_operator_event("worker.registered", target=worker.worker_id, actor=SYSTEM, after=after)
+        record_operator_event("worker.registered", target=worker.worker_id, cause=Cause(SYSTEM), after=after)
     return worker
 
 
@@ -63,7 +64,6 @@ def record_audit_bundle(
         sha256: The digest of the file.
         key_id: The key that has signed it.
         lines: The number of lines of each data file.
-        now: The time of the record; by default the time of the database.
     """
     return AuditBundle.objects.create(
         org_slug=org_slug,

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from django.conf import settings
 
+from orchestrator.core.cause import Cause
 from orchestrator.core.idempotency import IdempotentRequest
 from orchestrator.core.operator_events import build_operator_event
 from orchestrator.core.unit_of_work import UnitOfWork, operation
@@ -72,10 +73,8 @@ def replay(
     A client's replay counts as a submit, and is admitted by the rules of a new job.
 
     Args:
-        uow: The unit of work, which `operation` passes.
         request: The request.
         idempotency: The idempotency key. The same request again returns the first replay.
-        now: The time of the request; by default the time of the database.
 
     Raises:
         NotFound: The job does not exist.
@@ -250,9 +249,7 @@ def compare_replay(uow: UnitOfWork, *, job_ulid: str, now: datetime | None = Non
     the job ends. A replay that diverged opens an incident.
 
     Args:
-        uow: The unit of work, which `operation` passes.
         job_ulid: The replay, by its first attempt.
-        now: The time of the verdict; by default the time of the database.
 
     Returns:
         The replay with its verdict, or None: it has one already, or has not ended.
@@ -290,7 +287,7 @@ def _record_verdict(uow: UnitOfWork, row: Replay, newest: Job, comparison: Manif
             if comparison.verdict == DIVERGED
             else "replay.unverifiable",
             target=f"job:{row.job_ulid}",
-            actor=SCHEDULER,
+            cause=Cause(SCHEDULER),
             after=facts,
             org_slug=row.org_slug,
             job_type=row.job_type,

@@ -22,6 +22,7 @@ from django.conf import settings
 from django.db import transaction
 
 from leases.advisory_locks import SIGNING_KEYS, advisory_xact_lock
+from orchestrator.core.cause import Cause
 from orchestrator.core.operator_events import record_operator_event
 from orchestrator.evidence.dsse import sealed_envelope
 from orchestrator.evidence.models import SigningKey
@@ -58,7 +59,6 @@ def create_signing_key(*, actor: Actor, reason: str = "", now: datetime | None =
     Args:
         actor: The operator.
         reason: Recorded in the audit log.
-        now: The time of the creation; by default the time of the database.
 
     Raises:
         SigningKeyError: The key of this installation is SIGNING_KEY, so a file would have no effect.
@@ -71,16 +71,14 @@ def create_signing_key(*, actor: Actor, reason: str = "", now: datetime | None =
 
 
 def retire_signing_key(
-    identifier: str, *, actor: Actor, reason: str, source_address: str | None = None, now: datetime | None = None
+    identifier: str,
+    *,
+    cause: Cause,
 ) -> SigningKey:
     """Stop a key from signing. What it has signed stays valid. A second call changes nothing.
 
     Args:
         identifier: The key id, or its first digits if no other key has them.
-        actor: The operator.
-        reason: Recorded in the audit log.
-        source_address: The caller's IP address.
-        now: The time of the change; by default the time of the database.
 
     Raises:
         SigningKeyError: No key, or more than one, has this id.
@@ -93,15 +91,13 @@ def retire_signing_key(
             raise SigningKeyError(f"{count} has an id that begins with {identifier!r}.")
         key = found[0]
         if key.retired_at is None:
-            key.retired_at = now or database_now()
+            key.retired_at = cause.now or database_now()
             key.save(update_fields=["retired_at"])
             _record(
                 "signing_key.retired",
                 key,
-                actor=actor,
-                reason=reason,
+                cause=cause,
                 now=key.retired_at,
-                source_address=source_address,
             )
         return key
 
@@ -161,15 +157,19 @@ def _create(actor: Actor, reason: str, now: datetime) -> SigningKey:
 def _publish(private: Ed25519PrivateKey, actor: Actor, reason: str, now: datetime) -> SigningKey:
     public = private.public_key()
     key = SigningKey.objects.create(key_id=key_id(public), public_pem=public_key_pem(public), created_at=now)
-    _record("signing_key.created", key, actor=actor, reason=reason, now=now)
+    _record("signing_key.created", key, cause=Cause(actor, reason), now=now)
     return key
 
 
 def _record(
-    action: str, key: SigningKey, *, actor: Actor, reason: str, now: datetime, source_address: str | None = None
+    action: str,
+    key: SigningKey,
+    *,
+    cause: Cause,
+    now: datetime,
 ) -> None:
     target = f"signing_key:{key.key_id}"
-    record_operator_event(action, target=target, actor=actor, reason=reason, source_address=source_address, now=now)
+    record_operator_event(action, target=target, cause=cause.at(now))
 
 
 def _path(identifier: str) -> Path:

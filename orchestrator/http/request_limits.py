@@ -95,7 +95,6 @@ def count_request(kind: str, client: str, rates: RequestRates, *, now: datetime 
         kind: The kind of requests that are counted together, such as `unclaimed_run`.
         client: The client, such as an address or the UUID of a runner.
         rates: The limits. Without any nothing is stored.
-        now: The time of the request; by default the time of the database.
 
     Raises:
         RequestRateExceeded: A window is full. The request is counted nevertheless.

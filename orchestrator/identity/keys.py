@@ -13,11 +13,11 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, RSAPubl
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from leases.advisory_locks import IDENTITY_KEYS, advisory_xact_lock
+from orchestrator.core.cause import Cause
 from orchestrator.core.operator_events import record_operator_event
 from orchestrator.core.sealing import seal
 from orchestrator.core.unit_of_work import UnitOfWork, operation
 from runtime_jobs.db_time import database_now
-from runtime_jobs.events import Actor
 from runtime_jobs.models import IdentityKey
 
 PURPOSE: Final = "identity-key"  # of the sealed private keys
@@ -40,29 +40,22 @@ def ensure_identity_key(_: UnitOfWork, *, now: datetime | None = None) -> None:
 def rotate_identity_key(
     _: UnitOfWork,
     *,
-    actor: Actor,
-    reason: str,
+    cause: Cause,
     is_urgent: bool = False,
     older_than: timedelta | None = None,
-    source_address: str | None = None,
-    now: datetime | None = None,
 ) -> IdentityKey | None:
     """Create a key that replaces the current one.
 
     Args:
-        actor: The operator, or the task that rotates keys regularly.
-        reason: Recorded in the audit log.
         is_urgent: The current key is known to others: withdraw all keys now and sign with the new one at once. A
             verifier that has cached the former set refuses new tokens until it reads the set again.
         older_than: Do nothing unless the newest key is older.
-        source_address: The caller's IP address.
-        now: The time of the rotation; by default the time of the database.
 
     Returns:
         The new key, or None if the newest one is young enough.
     """
     advisory_xact_lock(IDENTITY_KEYS, 0)
-    created_at = now or database_now()
+    created_at = cause.now or database_now()
     newest = IdentityKey.objects.order_by("-pk").first()
     if older_than is not None and newest is not None and created_at - newest.created_at < older_than:
         return None
@@ -74,11 +67,8 @@ def rotate_identity_key(
     record_operator_event(
         "identity_key.rotated",
         target=f"identity_key:{key.kid}",
-        actor=actor,
+        cause=cause.at(created_at),
         after={"signs_from": key.signs_from.isoformat(), "is_urgent": is_urgent},
-        reason=reason,
-        source_address=source_address,
-        now=created_at,
     )
     return key
 

@@ -4,6 +4,7 @@ from datetime import timedelta
 
 from django.conf import settings
 
+from orchestrator.core.cause import Cause
 from orchestrator.housekeeping.registry import task
 from orchestrator.identity import keys
 from runtime_jobs.events import Actor
@@ -15,4 +16,4 @@ def rotate_regularly(_subject: str) -> None:
     days = settings.IDENTITY_KEY_DAYS
     if days > 0:
         reason = f"The key is older than {days} days."
-        keys.rotate_identity_key(actor=Actor("core", "housekeeping"), reason=reason, older_than=timedelta(days=days))
+        keys.rotate_identity_key(cause=Cause(Actor("core", "housekeeping"), reason), older_than=timedelta(days=days))

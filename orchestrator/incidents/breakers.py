@@ -11,6 +11,7 @@ from django.db.models import QuerySet
 from leases.advisory_locks import QUEUES_OF_ORGANIZATION, advisory_xact_lock
 from leases.models import Breaker, BreakerState, LimitKind, LimitSlot
 from leases.scheduling.limits import LimitTarget, remove_limit, set_limit
+from orchestrator.core.cause import Cause
 from orchestrator.core.operator_events import record_operator_event
 from orchestrator.core.unit_of_work import UnitOfWork, operation
 from orchestrator.incidents.incident_mode import extend_incident_mode
@@ -41,10 +42,8 @@ def evaluate_breaker(
     Each change is an event in the audit log.
 
     Args:
-        uow: The unit of work, which `operation` passes.
         org_slug: The organization.
         job_type: The job type.
-        now: The time of the evaluation; by default the time of the database after the lock.
 
     Returns:
         The breaker if it changed, else None.
@@ -67,41 +66,31 @@ def reset_breaker(
     *,
     org_slug: str,
     job_type: str,
-    actor: Actor,
-    reason: str,
-    source_address: str | None = None,
-    now: datetime | None = None,
+    cause: Cause,
 ) -> Breaker:
     """Close a breaker at once. Earlier failures do not count any more.
 
     Args:
         org_slug: The organization.
         job_type: The job type.
-        actor: The client or operator.
-        reason: Recorded in the audit log.
-        source_address: The caller's IP address.
-        now: The time of the reset; by default the time of the database after the lock.
 
     Raises:
         NotFound: The breaker is closed.
     """
     breaker = _lock_breaker(org_slug, job_type)
-    now = now or database_now()  # after the lock: jobs that ended during the wait lie before it
+    now = cause.now or database_now()  # after the lock: jobs that ended during the wait lie before it
     if breaker.state == BreakerState.CLOSED:
         raise NotFound(f"The breaker for {job_type} jobs of {org_slug} is closed.")
     record_operator_event(
         "breaker.reset",
         target=str(_target(breaker)),
-        actor=actor,
+        cause=cause.at(now),
         before={"state": breaker.state},
         after={"state": "closed"},
-        reason=reason,
-        source_address=source_address,
         org_slug=breaker.org_slug or None,
         job_type=breaker.job_type,
-        now=now,
     )
-    return _close(breaker, now, actor=actor)
+    return _close(breaker, now, actor=cause.actor)
 
 
 def failure_ratio(breaker: Breaker, now: datetime) -> float | None:
@@ -182,7 +171,7 @@ def _close(breaker: Breaker, now: datetime, *, actor: Actor) -> Breaker:
     breaker.state, breaker.seen_from, breaker.cool_until, breaker.limit_id = BreakerState.CLOSED, now, None, None
     same = {"kind": IncidentKind.BREAKER, "org_slug": breaker.org_slug, "job_type": breaker.job_type}
     for incident in Incident.objects.unresolved().filter(**same).select_for_update(no_key=True):
-        resolve(incident, actor=actor, resolution="The breaker was closed.", source_address=None, now=now)
+        resolve(incident, Cause(actor, "The breaker was closed.", now=now))
     breaker.save()
     return breaker
 
@@ -191,13 +180,11 @@ def _record(breaker: Breaker, action: str, state: BreakerState, reason: str, now
     record_operator_event(
         action,
         target=str(_target(breaker)),
-        actor=SCHEDULER,
+        cause=Cause(SCHEDULER, reason, now=now),
         before={"state": str(breaker.state)},
         after={"state": str(state)},
-        reason=reason,
         org_slug=breaker.org_slug,
         job_type=breaker.job_type,
-        now=now,
     )
 
 

@@ -7,12 +7,13 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from leases.advisory_locks import QUEUES_OF_ORGANIZATION, advisory_xact_lock
+from orchestrator.core.cause import Cause
 from orchestrator.core.operator_events import record_operator_event
 from orchestrator.core.unit_of_work import UnitOfWork, operation
 from orchestrator.incidents.models import IncidentMode
 from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import Invalid, NotFound
-from runtime_jobs.events import SCHEDULER, Actor
+from runtime_jobs.events import SCHEDULER
 
 MAX_DURATION: Final = timedelta(days=31)
 # SQL: the slugs of organizations in incident mode. Retention excludes them.
@@ -24,29 +25,22 @@ def begin_incident_mode(
     _: UnitOfWork,
     *,
     org_slug: str,
-    reason: str,
     until: datetime,
-    actor: Actor,
-    source_address: str | None = None,
-    now: datetime | None = None,
+    cause: Cause,
 ) -> IncidentMode:
     """Put an organization into incident mode, or change the end and the reason of its mode.
 
     Args:
         org_slug: The organization.
-        reason: Displayed with the mode, and recorded in the audit log.
         until: The end.
-        actor: The client or operator.
-        source_address: The caller's IP address.
-        now: The time of the change; by default the time of the database.
 
     Raises:
         Invalid: `until` is not in the future, or more than `MAX_DURATION` away.
     """
-    now = now or database_now()
+    now = cause.now or database_now()
     if not now < until <= now + MAX_DURATION:
         raise Invalid({"until": [f"`until` must be in the future, and at most {MAX_DURATION.days} days away."]})
-    return _begin(org_slug, until=until, reason=reason, actor=actor, source_address=source_address, now=now)
+    return _begin(org_slug, until=until, cause=cause, now=now)
 
 
 @operation
@@ -54,29 +48,22 @@ def end_incident_mode(
     _: UnitOfWork,
     *,
     org_slug: str,
-    reason: str,
-    actor: Actor,
-    source_address: str | None = None,
-    now: datetime | None = None,
+    cause: Cause,
 ) -> None:
     """End the incident mode of an organization before its time.
 
     Args:
         org_slug: The organization.
-        reason: Recorded in the audit log.
-        actor: The client or operator.
-        source_address: The caller's IP address.
-        now: The time of the change; by default the time of the database.
 
     Raises:
         NotFound: The organization is not in incident mode.
     """
     advisory_xact_lock(QUEUES_OF_ORGANIZATION, org_slug)
-    now = now or database_now()
+    now = cause.now or database_now()
     mode = IncidentMode.objects.filter(org_slug=org_slug, until__gt=now).first()
     if mode is None:
         raise NotFound(f"The organization {org_slug} is not in incident mode.")
-    _end(mode, actor=actor, reason=reason, source_address=source_address, now=now)
+    _end(mode, cause=cause, now=now)
 
 
 @operation
@@ -85,7 +72,6 @@ def remove_expired_incident_mode(_: UnitOfWork, *, org_slug: str, now: datetime 
 
     Args:
         org_slug: The organization.
-        now: The time of the check; by default the time of the database.
     """
     advisory_xact_lock(QUEUES_OF_ORGANIZATION, org_slug)
     now = now or database_now()
@@ -93,7 +79,7 @@ def remove_expired_incident_mode(_: UnitOfWork, *, org_slug: str, now: datetime 
     mode = IncidentMode.objects.filter(org_slug=org_slug, until__lte=now).first()
     if mode is None:
         return False
-    _end(mode, actor=SCHEDULER, reason="The incident mode has expired.", source_address=None, now=now)
+    _end(mode, cause=Cause(SCHEDULER, "The incident mode has expired.", source_address=None), now=now)
     return True
 
 
@@ -107,44 +93,36 @@ def extend_incident_mode(org_slug: str, *, until: datetime, reason: str, now: da
         now: Timestamp of the change.
     """
     if not IncidentMode.objects.filter(org_slug=org_slug, until__gte=until).exists():
-        _begin(org_slug, until=until, reason=reason, actor=SCHEDULER, source_address=None, now=now)
+        _begin(org_slug, until=until, cause=Cause(SCHEDULER, reason, source_address=None), now=now)
 
 
-def _begin(
-    org_slug: str, *, until: datetime, reason: str, actor: Actor, source_address: str | None, now: datetime
-) -> IncidentMode:
+def _begin(org_slug: str, *, until: datetime, cause: Cause, now: datetime) -> IncidentMode:
     advisory_xact_lock(QUEUES_OF_ORGANIZATION, org_slug)  # of two changes, the later one sees the earlier one
     before = IncidentMode.objects.filter(org_slug=org_slug).first()
-    changes = {"reason": reason[:500], "until": until}
+    changes = {"reason": cause.reason[:500], "until": until}
     if before is None or before.until <= now:
-        changes |= {"begun_at": now, "begun_by": str(actor)}
+        changes |= {"begun_at": now, "begun_by": str(cause.actor)}
     mode, _is_new = IncidentMode.objects.update_or_create(org_slug=org_slug, defaults=changes)
     record_operator_event(
         "incident_mode.begun",
         target=f"organization:{org_slug}",
-        actor=actor,
+        cause=cause.at(now),
         before=_describe(before),
         after=_describe(mode),
-        reason=reason,
-        source_address=source_address,
         org_slug=org_slug,
-        now=now,
     )
     return mode
 
 
-def _end(mode: IncidentMode, *, actor: Actor, reason: str, source_address: str | None, now: datetime) -> None:
+def _end(mode: IncidentMode, *, cause: Cause, now: datetime) -> None:
     mode.delete()
     record_operator_event(
         "incident_mode.ended",
         target=f"organization:{mode.org_slug}",
-        actor=actor,
+        cause=cause.at(now),
         before=_describe(mode),
         after={},
-        reason=reason,
-        source_address=source_address,
         org_slug=mode.org_slug,
-        now=now,
     )
 
 

@@ -2,6 +2,7 @@
 
 from datetime import datetime
 
+from orchestrator.core.cause import Cause
 from orchestrator.core.operator_events import build_operator_event, record_operator_event
 from orchestrator.core.unit_of_work import UnitOfWork, operation
 from orchestrator.incidents.models import Incident, IncidentKind, IncidentStatus
@@ -20,19 +21,12 @@ def acknowledge_incident(
     _: UnitOfWork,
     *,
     incident_ulid: str,
-    actor: Actor,
-    reason: str = "",
-    source_address: str | None = None,
-    now: datetime | None = None,
+    cause: Cause,
 ) -> Incident:
     """Record that a person works on an incident. It stays unresolved. A second call changes nothing.
 
     Args:
         incident_ulid: The incident.
-        actor: The client or operator.
-        reason: Recorded in the audit log.
-        source_address: The caller's IP address.
-        now: The time of the change; by default the time of the database.
 
     Raises:
         NotFound: The incident does not exist.
@@ -42,9 +36,9 @@ def acknowledge_incident(
     if incident.status == IncidentStatus.RESOLVED:
         raise ResourceConflict("The incident is resolved already.")
     if incident.status == IncidentStatus.OPEN:
-        incident.acknowledged_at, incident.acknowledged_by = now or database_now(), str(actor)
+        incident.acknowledged_at, incident.acknowledged_by = cause.now or database_now(), str(cause.actor)
         incident.save(update_fields=["acknowledged_at", "acknowledged_by"])
-        _record(incident, IncidentStatus.OPEN, actor=actor, reason=reason, source_address=source_address, now=now)
+        _record(incident, IncidentStatus.OPEN, cause)
     return incident
 
 
@@ -53,19 +47,12 @@ def resolve_incident(
     _: UnitOfWork,
     *,
     incident_ulid: str,
-    actor: Actor,
-    reason: str = "",
-    source_address: str | None = None,
-    now: datetime | None = None,
+    cause: Cause,
 ) -> Incident:
     """Resolve an incident. Its job stays failed. A second call changes nothing.
 
     Args:
         incident_ulid: The incident.
-        actor: The client or operator.
-        reason: Stored with the incident, and recorded in the audit log.
-        source_address: The caller's IP address.
-        now: The time of the change; by default the time of the database.
 
     Raises:
         NotFound: The incident does not exist.
@@ -78,7 +65,7 @@ def resolve_incident(
         raise IncidentOfBreaker(
             "The incident of a breaker is resolved when the breaker closes. Reset it with POST /v1/breakers/reset."
         )
-    resolve(incident, actor=actor, resolution=reason, source_address=source_address, now=now or database_now())
+    resolve(incident, cause)
     return incident
 
 
@@ -99,7 +86,6 @@ def open_incident(
     """Open an incident with its event in the audit log. Both rows are stored when the operation ends.
 
     Args:
-        uow: The unit of work of the operation.
         kind: The cause.
         org_slug: The organization, or an empty text.
         job_type: The job type, or an empty text.
@@ -125,9 +111,8 @@ def open_incident(
     event = build_operator_event(
         "incident.opened",
         target=f"incident:{incident.incident_ulid}",
-        actor=actor,
+        cause=Cause(actor, incident.summary),
         after=_facts(incident) | {"status": str(incident.status)},
-        reason=incident.summary,
         org_slug=org_slug or None,
         job_type=job_type or None,
         now=now,
@@ -140,7 +125,6 @@ def open_for_failed_job(uow: UnitOfWork, job: Job, *, now: datetime) -> None:
     """Open the incident of a job that failed through no fault of its own. The caller has found that nothing retries it.
 
     Args:
-        uow: The unit of work of the operation.
         job: The locked job.
         now: Timestamp of the failure.
     """
@@ -168,7 +152,7 @@ def resolve_for_retry(job: Job, *, actor: Actor, now: datetime) -> None:
         now: Timestamp of the retry.
     """
     for incident in Incident.objects.unresolved().filter(job_ulid=job.job_ulid).select_for_update(no_key=True):
-        resolve(incident, actor=actor, resolution=RETRIED, source_address=None, now=now)
+        resolve(incident, Cause(actor, RETRIED, now=now))
 
 
 def resolve_for_webhook(webhook_ulid: str, *, actor: Actor, resolution: str, now: datetime) -> None:
@@ -182,15 +166,15 @@ def resolve_for_webhook(webhook_ulid: str, *, actor: Actor, resolution: str, now
     """
     found = Incident.objects.unresolved().filter(webhook_ulid=webhook_ulid)
     for incident in found.select_for_update(no_key=True):
-        resolve(incident, actor=actor, resolution=resolution, source_address=None, now=now)
+        resolve(incident, Cause(actor, resolution, now=now))
 
 
-def resolve(incident: Incident, *, actor: Actor, resolution: str, source_address: str | None, now: datetime) -> None:
-    """Resolve an incident that the caller has locked, and record that in the audit log."""
-    before = incident.status
-    incident.resolved_at, incident.resolved_by, incident.resolution = now, str(actor), resolution[:MAX_TEXT]
+def resolve(incident: Incident, cause: Cause) -> None:
+    """Resolve an incident that the caller has locked, and record that. The reason of the cause is the resolution."""
+    before, now = incident.status, cause.now or database_now()
+    incident.resolved_at, incident.resolved_by, incident.resolution = now, str(cause.actor), cause.reason[:MAX_TEXT]
     incident.save(update_fields=["resolved_at", "resolved_by", "resolution"])
-    _record(incident, before, actor=actor, reason=resolution, source_address=source_address, now=now)
+    _record(incident, before, cause.at(now))
 
 
 def _lock(incident_ulid: str) -> Incident:
@@ -200,26 +184,15 @@ def _lock(incident_ulid: str) -> Incident:
     return incident
 
 
-def _record(
-    incident: Incident,
-    before: IncidentStatus,
-    *,
-    actor: Actor,
-    reason: str,
-    source_address: str | None,
-    now: datetime | None,
-) -> None:
+def _record(incident: Incident, before: IncidentStatus, cause: Cause) -> None:
     record_operator_event(
         f"incident.{incident.status}",
         target=f"incident:{incident.incident_ulid}",
-        actor=actor,
+        cause=cause,
         before={"status": str(before)},
         after=_facts(incident) | {"status": str(incident.status)},
-        reason=reason,
-        source_address=source_address,
         org_slug=incident.org_slug or None,
         job_type=incident.job_type or None,
-        now=now,
     )
 
 

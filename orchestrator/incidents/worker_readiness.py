@@ -21,12 +21,10 @@ def report_unready(
     """Store why a worker does not claim. Repeated failures open an incident, unless the worker has one.
 
     Args:
-        uow: The unit of work, which `operation` passes.
         worker: The caller.
         reason: `disk_low` or `repeated_failures`.
         message: A sentence for operators.
         session: The ULID of the worker's process, or empty.
-        now: The time of the report; by default the time of the database after the lock.
 
     Raises:
         StaleLease: A newer process of the worker has replaced this session.

@@ -10,6 +10,7 @@ from django.db import transaction
 from django.db.models import Model
 
 from leases.checks import SETTINGS
+from orchestrator.core.cause import Cause
 from orchestrator.core.operator_events import record_operator_event, to_json_value
 from runtime_jobs.events import Actor
 
@@ -56,7 +57,7 @@ class AddCommand(ServerCommand):
             record_operator_event(
                 f"{self.resource}.created",
                 target=f"{self.resource}:{row}"[:200],
-                actor=Actor("operator", f"manage.py {self.resource}"),
+                cause=Cause(Actor("operator", f"manage.py {self.resource}")),
                 after={name: to_json_value(getattr(row, name)) for name in names},
             )
         self.stdout.write(f"{self.resource} {row}")

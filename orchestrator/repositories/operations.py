@@ -10,6 +10,7 @@ from typing import Any
 
 from django.db import IntegrityError, transaction
 
+from orchestrator.core.cause import Cause
 from orchestrator.core.operator_events import record_operator_event
 from orchestrator.core.unit_of_work import UnitOfWork, operation
 from orchestrator.housekeeping.models import HousekeepingTask
@@ -20,7 +21,6 @@ from orchestrator.services.pruning import delete_finished_jobs
 from runtime_jobs.control_characters import wrong_label
 from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import Invalid, NotFound, ResourceConflict
-from runtime_jobs.events import Actor
 from runtime_jobs.models import Job, Project, Repository, Secret, Variable, WorkflowRun
 from runtime_jobs.validators import validate_name
 
@@ -35,12 +35,9 @@ def add_repository(
     project: Project,
     full_name: str,
     origin: str,
-    actor: Actor,
+    cause: Cause,
     is_private: bool = False,
     credential: str = "",
-    reason: str = "",
-    source_address: str | None = None,
-    now: datetime | None = None,
 ) -> Repository:
     """Add a repository to a project. Housekeeping copies it from its origin at once.
 
@@ -48,12 +45,8 @@ def add_repository(
         project: The project whose workflows may use it.
         full_name: `owner/name`, which no repository of the installation has yet.
         origin: The https URL, or the absolute path of a bare repository below REPOSITORY_ROOT.
-        actor: The operator.
         is_private: Whether git asks clients for credentials.
         credential: `user:password` or a token for the origin; empty: the origin is public.
-        reason: Recorded in the audit log.
-        source_address: The operator's IP address.
-        now: The time of the audit event; by default the time of the database.
 
     Raises:
         Invalid: The name, the origin or the credential is malformed.
@@ -75,7 +68,7 @@ def add_repository(
         raise ResourceConflict(f"There is a repository {full_name} already. Names differ in more than case.") from None
     request_mirror(repository.pk)
     after = _described(repository)
-    _record("added", repository, actor, after=after, reason=reason, source_address=source_address, now=now)
+    _record("added", repository, cause, after=after)
     return repository
 
 
@@ -84,13 +77,10 @@ def change_repository(
     _: UnitOfWork,
     *,
     repository_id: int,
-    actor: Actor,
+    cause: Cause,
     origin: str | None = None,
     is_private: bool | None = None,
     credential: str | None = None,
-    reason: str = "",
-    source_address: str | None = None,
-    now: datetime | None = None,
 ) -> Repository:
     """Change the origin, the credential or the visibility of a repository. What is None remains.
 
@@ -100,13 +90,9 @@ def change_repository(
 
     Args:
         repository_id: The number of the repository.
-        actor: The operator.
         origin: The new origin, as of `add_repository`.
         is_private: Whether git asks clients for credentials.
         credential: The new `user:password` or token; empty: there is none.
-        reason: Recorded in the audit log.
-        source_address: The operator's IP address.
-        now: The time of the audit event; by default the time of the database.
 
     Raises:
         NotFound: There is no such repository.
@@ -131,8 +117,7 @@ def change_repository(
         request_mirror(repository.pk)
     after = _described(repository) | ({"credential": "changed"} if credential else {})
     if after != before:
-        facts = {"before": before, "after": after, "reason": reason, "source_address": source_address, "now": now}
-        _record("changed", repository, actor, **facts)
+        _record("changed", repository, cause, before=before, after=after)
     return repository
 
 
@@ -141,10 +126,7 @@ def remove_repository(
     _: UnitOfWork,
     *,
     repository_id: int,
-    actor: Actor,
-    reason: str = "",
-    source_address: str | None = None,
-    now: datetime | None = None,
+    cause: Cause,
 ) -> Counter[str]:
     """Remove a repository that has no workflow runs, with its secrets, variables, schedules and waiting events.
 
@@ -152,10 +134,6 @@ def remove_repository(
 
     Args:
         repository_id: The number of the repository.
-        actor: The operator.
-        reason: Recorded in the audit log.
-        source_address: The operator's IP address.
-        now: The time of the audit event; by default the time of the database.
 
     Returns:
         The numbers of deleted secrets and variables.
@@ -177,8 +155,8 @@ def remove_repository(
     before = _described(repository) | dict(removed)
     repository.delete()
     HousekeepingTask.objects.filter(kind=MIRROR, subject=str(repository_id)).delete()
-    request_task(FOLLOW, now=now)
-    _record("removed", repository, actor, before=before, reason=reason, source_address=source_address, now=now)
+    request_task(FOLLOW, now=cause.now)
+    _record("removed", repository, cause, before=before)
     return removed
 
 
@@ -223,10 +201,19 @@ def _described(repository: Repository) -> dict[str, Any]:
     }
 
 
-def _record(change: str, repository: Repository, actor: Actor, **facts: Any) -> None:
+def _record(
+    change: str,
+    repository: Repository,
+    cause: Cause,
+    *,
+    before: dict[str, Any] | None = None,
+    after: dict[str, Any] | None = None,
+) -> None:
     target = f"repository:{repository.full_name}"[:200]
     org_slug = repository.project.organization.slug
-    record_operator_event(f"repository.{change}", target=target, actor=actor, org_slug=org_slug, **facts)
+    record_operator_event(
+        f"repository.{change}", target=target, cause=cause, before=before, after=after, org_slug=org_slug
+    )
 
 
 def _name_errors(owner: str, name: str) -> dict[str, list[str]]:

@@ -110,7 +110,6 @@ def read_again(job: Job, *, now: datetime | None = None) -> None:
 
     Args:
         job: The job.
-        now: The time of the attempt; by default the time of the database.
 
     Raises:
         Exception: The result cannot be read now, or the connection to the database is lost.

@@ -8,6 +8,7 @@ from typing import Any, Final
 from django.conf import settings
 
 from leases.advisory_locks import RECURRING_OF_ORGANIZATION, advisory_xact_lock
+from orchestrator.core.cause import Cause
 from orchestrator.core.idempotency import IdempotentRequest
 from orchestrator.core.operator_events import changed_members, record_operator_event
 from orchestrator.core.unit_of_work import UnitOfWork, operation
@@ -87,20 +88,15 @@ def create_schedule(
     *,
     organization: Organization,
     terms: ScheduleTerms,
-    actor: Actor,
+    cause: Cause,
     idempotency: IdempotentRequest | None = None,
-    source_address: str | None = None,
-    now: datetime | None = None,
 ) -> tuple[Schedule, bool]:
     """Create a schedule. Its first job is submitted at the first time after now.
 
     Args:
         organization: The organization of the jobs.
         terms: The times, the job and the policies.
-        actor: The client or operator.
         idempotency: The key of the request. A repetition returns the schedule of the first one.
-        source_address: The caller's IP address.
-        now: The time of the creation; by default the time of the database.
 
     Returns:
         The schedule, and whether it is new.
@@ -111,7 +107,7 @@ def create_schedule(
         NotFound: The schedule that an earlier request with this key has created was deleted.
     """
     advisory_xact_lock(RECURRING_OF_ORGANIZATION, organization.pk)
-    created_at = now or database_now()
+    created_at = cause.now or database_now()
     schedule = Schedule(organization=organization, created_at=created_at)
     if idempotency is not None:
         first = idempotency.bind(schedule.schedule_ulid, now=created_at)
@@ -121,8 +117,8 @@ def create_schedule(
     if organization.schedules.count() >= limit:
         raise ResourceConflict(f"The organization has {limit} schedules, which is its limit. Delete one.", limit=limit)
     _set_terms(schedule, terms, created_at)
-    _save(schedule, actor, created_at)
-    _record(schedule, "created", actor=actor, after=_facts(schedule), source_address=source_address, now=created_at)
+    _save(schedule, cause.actor, created_at)
+    _record(schedule, "created", cause.at(created_at), after=_facts(schedule))
     return schedule, True
 
 
@@ -132,10 +128,7 @@ def change_schedule(
     *,
     schedule_ulid: str,
     changes: dict[str, Any],
-    actor: Actor,
-    reason: str = "",
-    source_address: str | None = None,
-    now: datetime | None = None,
+    cause: Cause,
 ) -> Schedule:
     """Change the times, the job, the policies or the status of a schedule.
 
@@ -145,10 +138,6 @@ def change_schedule(
     Args:
         schedule_ulid: The schedule.
         changes: Members of `ScheduleTerms`, and `status`.
-        actor: The client or operator.
-        reason: Recorded in the audit log.
-        source_address: The caller's IP address.
-        now: The time of the change; by default the time of the database after the lock.
 
     Raises:
         NotFound: The schedule does not exist.
@@ -158,7 +147,7 @@ def change_schedule(
     # The lock of the organization comes first, as in `create_schedule`: it guards the names.
     advisory_xact_lock(RECURRING_OF_ORGANIZATION, find_schedule(schedule_ulid).organization_id)
     schedule = _lock(schedule_ulid)
-    changed_at = now or database_now()
+    changed_at = cause.now or database_now()
     before, times_before = _facts(schedule), (schedule.cron, schedule.time_zone, schedule.status)
     next_before = schedule.next_at
     schedule.status = changes.get("status", schedule.status)
@@ -166,11 +155,10 @@ def change_schedule(
     _set_terms(schedule, ScheduleTerms(**terms), changed_at)
     if (schedule.cron, schedule.time_zone, schedule.status) == times_before:
         schedule.next_at = next_before  # a time that is due stays due
-    _save(schedule, actor, changed_at)
+    _save(schedule, cause.actor, changed_at)
     before, after = changed_members(before, _facts(schedule))
     if after:
-        facts = {"before": before, "after": after, "reason": reason}
-        _record(schedule, "changed", actor=actor, source_address=source_address, now=changed_at, **facts)
+        _record(schedule, "changed", cause.at(changed_at), before=before, after=after)
     return schedule
 
 
@@ -179,26 +167,18 @@ def delete_schedule(
     _: UnitOfWork,
     *,
     schedule_ulid: str,
-    actor: Actor,
-    reason: str = "",
-    source_address: str | None = None,
-    now: datetime | None = None,
+    cause: Cause,
 ) -> None:
     """Delete a schedule with the records of its times. Jobs that it has submitted stay.
 
     Args:
         schedule_ulid: The schedule.
-        actor: The client or operator.
-        reason: Recorded in the audit log.
-        source_address: The caller's IP address.
-        now: The time of the deletion; by default the time of the database after the lock.
 
     Raises:
         NotFound: The schedule does not exist.
     """
     schedule = _lock(schedule_ulid)
-    facts = {"before": _facts(schedule), "reason": reason}
-    _record(schedule, "deleted", actor=actor, source_address=source_address, now=now, **facts)
+    _record(schedule, "deleted", cause, before=_facts(schedule))
     schedule.delete()
 
 
@@ -208,23 +188,15 @@ def run_schedule(
     *,
     schedule_ulid: str,
     submitter: ScheduleSubmitter,
-    actor: Actor,
+    cause: Cause,
     idempotency: IdempotentRequest | None = None,
-    reason: str = "",
-    source_address: str | None = None,
-    now: datetime | None = None,
 ) -> OperationResult:
     """Submit the job of a schedule now, also while it is paused. Its next time stays as it is.
 
     Args:
-        uow: The unit of work, which `operation` passes.
         schedule_ulid: The schedule.
         submitter: Submits its job.
-        actor: The client or operator.
         idempotency: The key of the request. A repetition returns the first job.
-        reason: Recorded in the audit log.
-        source_address: The caller's IP address.
-        now: The time of the submit; by default the time of the database after the lock.
 
     Raises:
         NotFound: The schedule does not exist.
@@ -234,16 +206,16 @@ def run_schedule(
     schedule = _lock(schedule_ulid)
     if idempotency is not None and (first := idempotency.lookup()) is not None:
         return OperationResult(Job.objects.get(job_ulid=first), replayed=True)
-    submitted_at = now or database_now()
+    submitted_at = cause.now or database_now()
     if schedule.overlap == OverlapPolicy.SKIP and _has_open_job(schedule):
         raise ResourceConflict("A job of the schedule has not ended, and the schedule skips overlapping jobs.")
     submission = replace(
         submitter.submission_of(schedule),
         trigger_kind="manual",
-        trigger_actor=actor.name[:200],
-        source_address=source_address,
+        trigger_actor=cause.actor.name[:200],
+        source_address=cause.source_address,
     )
-    result = submitter.submit(uow, submission, actor=actor, idempotency=idempotency, now=submitted_at)
+    result = submitter.submit(uow, submission, actor=cause.actor, idempotency=idempotency, now=submitted_at)
     ScheduleTick.objects.create(
         schedule=schedule,
         due_at=submitted_at,
@@ -252,8 +224,7 @@ def run_schedule(
         job_ulid=result.job.job_ulid,
         created_at=submitted_at,
     )
-    facts = {"after": {"job_id": result.job.job_ulid}, "reason": reason}
-    _record(schedule, "run", actor=actor, source_address=source_address, now=submitted_at, **facts)
+    _record(schedule, "run", cause.at(submitted_at), after={"job_id": result.job.job_ulid})
     return result
 
 
@@ -271,7 +242,6 @@ def submit_due_job(
     when. The job also has an idempotency key: its due time. A refusal is recorded, and the time is over.
 
     Args:
-        uow: The unit of work, which `operation` passes.
         schedule_ulid: The schedule.
         submitter: Submits its job.
         now: The present; by default the time of the database after the lock.
@@ -379,10 +349,19 @@ def _save(schedule: Schedule, actor: Actor, now: datetime) -> None:
     schedule.save()
 
 
-def _record(schedule: Schedule, action: str, **facts: Any) -> None:
-    """Record what an operation has done with a schedule. Further arguments are those of `record_operator_event`."""
+def _record(
+    schedule: Schedule,
+    action: str,
+    cause: Cause,
+    *,
+    before: dict[str, Any] | None = None,
+    after: dict[str, Any] | None = None,
+) -> None:
+    """Record what an operation has done with a schedule."""
     target, org_slug = f"schedule:{schedule.schedule_ulid}", schedule.organization.slug
-    record_operator_event(f"schedule.{action}", target=target, org_slug=org_slug, **facts)
+    record_operator_event(
+        f"schedule.{action}", target=target, cause=cause, before=before, after=after, org_slug=org_slug
+    )
 
 
 def _facts(schedule: Schedule) -> dict[str, Any]:

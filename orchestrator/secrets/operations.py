@@ -12,12 +12,12 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 from django.db.models import Q
 
 from leases.advisory_locks import VALUES_OF_ORGANIZATION, advisory_xact_lock
+from orchestrator.core.cause import Cause
 from orchestrator.core.operator_events import record_operator_event
 from orchestrator.core.sealing import seal, unseal
 from orchestrator.core.unit_of_work import UnitOfWork, operation
 from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import Invalid, NotFound, ResourceConflict
-from runtime_jobs.events import Actor
 from runtime_jobs.models import Job, MaskSnapshot, Organization, Repository, Secret, Variable
 from runtime_jobs.models.secrets import MAX_NAME_LENGTH, MAX_PER_SCOPE, MAX_VALUE_BYTES, NAME, ScopedValue
 from runtime_jobs.prepared_queries import PreparedQuery, fetch_all
@@ -79,9 +79,7 @@ def set_secret(
     repository: Repository | None,
     name: str,
     value: str,
-    actor: Actor,
-    source_address: str | None = None,
-    now: datetime | None = None,
+    cause: Cause,
 ) -> tuple[Secret, bool]:
     """Set a secret of an organization or repository. Claims that commit later hand out the new value.
 
@@ -90,9 +88,6 @@ def set_secret(
         repository: One of its repositories, or None for all of them.
         name: The name. Another case of its letters names the same secret.
         value: The value, 1 byte to 48 KiB in UTF-8.
-        actor: The person or program.
-        source_address: The caller's IP address.
-        now: The time of the change; by default the time of the database.
 
     Returns:
         The row, and whether it is new.
@@ -102,8 +97,7 @@ def set_secret(
         NotFound: The repository belongs to another organization.
         ResourceConflict: The organization or repository has 100 secrets already.
     """
-    change = _Change(Secret, organization, repository, name, actor, source_address=source_address, now=now)
-    return _set(change, value)
+    return _set(_Change(Secret, organization, repository, name, cause), value)
 
 
 @operation
@@ -113,10 +107,7 @@ def delete_secret(
     organization: Organization,
     repository: Repository | None,
     name: str,
-    actor: Actor,
-    reason: str = "",
-    source_address: str | None = None,
-    now: datetime | None = None,
+    cause: Cause,
 ) -> None:
     """Delete a secret. Jobs that have it keep it, and it stays masked in their logs.
 
@@ -124,15 +115,11 @@ def delete_secret(
         organization: The organization.
         repository: One of its repositories, or None.
         name: The name, in any case.
-        actor: The person or program.
-        reason: Recorded in the audit log.
-        source_address: The caller's IP address.
-        now: The time of the audit event; by default the time of the database.
 
     Raises:
         NotFound: There is no such secret.
     """
-    _delete(_Change(Secret, organization, repository, name, actor, reason, source_address, now))
+    _delete(_Change(Secret, organization, repository, name, cause))
 
 
 @operation
@@ -143,13 +130,10 @@ def set_variable(
     repository: Repository | None,
     name: str,
     value: str,
-    actor: Actor,
-    source_address: str | None = None,
-    now: datetime | None = None,
+    cause: Cause,
 ) -> tuple[Variable, bool]:
     """Set a variable of an organization or repository; see `set_secret`. The value may not contain `${{`."""
-    change = _Change(Variable, organization, repository, name, actor, source_address=source_address, now=now)
-    return _set(change, value)
+    return _set(_Change(Variable, organization, repository, name, cause), value)
 
 
 @operation
@@ -159,13 +143,10 @@ def delete_variable(
     organization: Organization,
     repository: Repository | None,
     name: str,
-    actor: Actor,
-    reason: str = "",
-    source_address: str | None = None,
-    now: datetime | None = None,
+    cause: Cause,
 ) -> None:
     """Delete a variable; see `delete_secret`."""
-    _delete(_Change(Variable, organization, repository, name, actor, reason, source_address, now))
+    _delete(_Change(Variable, organization, repository, name, cause))
 
 
 def snapshot_secrets(
@@ -181,7 +162,6 @@ def snapshot_secrets(
         job: The job, with its new fence.
         run: The workflow run of the job.
         more_masks: Further texts that the job receives and must not print, such as a token.
-        now: The time of the claim; by default the time of the database.
 
     Raises:
         SealedValueError: A secret cannot be opened. The claim must not be committed.
@@ -241,28 +221,25 @@ class _Change(Generic[V]):
     organization: Organization
     repository: Repository | None
     name: str
-    actor: Actor
-    reason: str = ""
-    source_address: str | None = None
-    now: datetime | None = None
+    cause: Cause
 
 
 def _set(change: _Change[V], value: str) -> tuple[V, bool]:
     _require_valid(change.model, change.name, value)
     _lock_scope(change.organization, change.repository)
-    set_at = change.now or database_now()
+    set_at = change.cause.now or database_now()
     row = _find(change)
     is_new = row is None
     if row is None:
         _require_room(change.model, change.organization, change.repository)
         row = change.model(organization=change.organization, repository=change.repository, created_at=set_at)
-    row.name, row.updated_by, row.updated_at = change.name, str(change.actor)[:200], set_at
+    row.name, row.updated_by, row.updated_at = change.name, str(change.cause.actor)[:200], set_at
     if isinstance(row, Secret):
         row.sealed = seal(SECRET, value.encode(), context=row.sealing_context)
     else:
         row.value = value
     row.save()
-    _record(row, "created" if is_new else "changed", change, set_at)
+    _record(row, "created" if is_new else "changed", change.cause.at(set_at))
     return row, is_new
 
 
@@ -273,7 +250,7 @@ def _delete(change: _Change[V]) -> None:
         noun = change.model._meta.verbose_name  # noqa: SLF001 Django's name
         raise NotFound(f"There is no {noun} with this name in this organization or repository.")
     change.model.objects.filter(pk=row.pk).delete()
-    _record(row, "deleted", change, change.now)
+    _record(row, "deleted", change.cause)
 
 
 def _require_valid(model: type[V], name: str, value: str) -> None:
@@ -307,19 +284,16 @@ def _require_room(model: type[V], organization: Organization, repository: Reposi
         raise ResourceConflict(f"The {scope} has {MAX_PER_SCOPE} {nouns}, which is its limit. Delete one.")
 
 
-def _record(row: Secret | Variable, action: str, change: _Change[V], now: datetime | None) -> None:
+def _record(row: Secret | Variable, action: str, cause: Cause) -> None:
     noun = row._meta.model_name  # noqa: SLF001 Django's name
     named: dict[str, Any] = {"name": row.name, "repository": row.repository and row.repository.full_name}
     record_operator_event(
         f"{noun}.{action}",
         target=f"{noun}:{row}"[:200],
-        actor=change.actor,
+        cause=cause,
         before=named if action == "deleted" else None,
         after=None if action == "deleted" else named,
-        reason=change.reason,
-        source_address=change.source_address,
         org_slug=row.organization.slug,
-        now=now,
     )
 
 

@@ -7,10 +7,11 @@ worker without a token of the native API. Its state is changed by `set_worker_st
 import re
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Final
 
 from django.conf import settings
 
+from orchestrator.core.cause import Cause
 from orchestrator.core.counters import REGISTRATIONS, count
 from orchestrator.core.operator_events import record_operator_event
 from orchestrator.core.unit_of_work import UnitOfWork, operation
@@ -18,7 +19,6 @@ from orchestrator.services.credentials import require_other_pool
 from orchestrator.services.worker_state import revoke_leases_of, set_worker_state
 from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import Invalid, NotFound, ResourceConflict
-from runtime_jobs.events import Actor
 from runtime_jobs.models.tenants import ISOLATION_CHOICES
 from runtime_jobs.resource_names import slugify, with_random_suffix
 from runtime_jobs.specs.actions import LABEL, MAX_LABEL_BYTES
@@ -43,23 +43,17 @@ def register_runner(
     pool: str | None = None,
     isolation: str = "namespaces",
     expires_in: timedelta | None = None,
-    actor: Actor,
-    source_address: str | None = None,
-    now: datetime | None = None,
+    cause: Cause,
 ) -> tuple[ActionsRunner, RegistrationToken, str]:
     """Register a runner of workflow jobs.
 
     Args:
-        uow: The unit of work, which `operation` passes.
         name: The unique name: letters, digits, underscores and hyphens, at most 100.
         labels: The labels that count until its first heartbeat names others.
         capacity: The maximum number of jobs at once, 1 to `MAX_CAPACITY`.
         pool: The slug of the pool in which it claims; by default `DEFAULT_POOL`, which is created if it is missing.
         isolation: The isolation that the operator vouches for.
         expires_in: The time after which the token is refused, or None.
-        actor: The operator.
-        source_address: The caller's IP address.
-        now: The time of the registration; by default the time of the database.
 
     Returns:
         The runner, its token's row, and the token.
@@ -69,7 +63,7 @@ def register_runner(
         NotFound: The pool does not exist.
         ResourceConflict: Another runner has this name.
     """
-    created_at = now or database_now()
+    created_at = cause.now or database_now()
     labels = normalize_labels(labels)
     _require_valid(name, capacity, isolation, expires_in)
     the_pool = _pool(pool)
@@ -91,10 +85,8 @@ def register_runner(
     record_operator_event(
         "actions_runner.registered",
         target=worker.worker_id,
-        actor=actor,
+        cause=cause.at(created_at),
         after={"name": name, "labels": labels, "capacity": capacity, "pool": the_pool.slug, "isolation": isolation},
-        source_address=source_address,
-        now=created_at,
     )
     uow.after_commit(count, REGISTRATIONS)
     return runner, row, token
@@ -107,10 +99,7 @@ def rotate_registration_token(
     name: str,
     overlap: timedelta,
     expires_in: timedelta | None = None,
-    actor: Actor,
-    reason: str = "",
-    source_address: str | None = None,
-    now: datetime | None = None,
+    cause: Cause,
 ) -> tuple[ActionsRunner, RegistrationToken, str]:
     """Give a runner a new token. Its other tokens are accepted for the time of the overlap.
 
@@ -118,10 +107,6 @@ def rotate_registration_token(
         name: The name of the runner.
         overlap: The time for which the other tokens stay valid; 0 ends them at once.
         expires_in: The time after which the new token is refused, or None.
-        actor: The operator.
-        reason: Recorded in the audit log.
-        source_address: The caller's IP address.
-        now: The time of the rotation; by default the time of the database.
 
     Returns:
         The runner, the row of its new token, and the token.
@@ -134,7 +119,7 @@ def rotate_registration_token(
     if overlap < timedelta(0):
         raise Invalid({"overlap": ["Must not be negative."]})
     _require_valid_expiry(expires_in)
-    runner, rotated_at = lock_runner(name), now or database_now()
+    runner, rotated_at = lock_runner(name), cause.now or database_now()
     if runner.worker.state == WorkerState.REVOKED:
         raise ResourceConflict(f"The runner {name} was revoked, which is final. Register another runner.")
     end = rotated_at + overlap
@@ -147,11 +132,8 @@ def rotate_registration_token(
     record_operator_event(
         "actions_runner.token_rotated",
         target=runner.worker.worker_id,
-        actor=actor,
+        cause=cause.at(rotated_at),
         after={"overlap_seconds": int(overlap.total_seconds())},
-        reason=reason,
-        source_address=source_address,
-        now=rotated_at,
     )
     return runner, row, token
 
@@ -161,19 +143,12 @@ def revoke_registration_tokens(
     _: UnitOfWork,
     *,
     name: str,
-    actor: Actor,
-    reason: str = "",
-    source_address: str | None = None,
-    now: datetime | None = None,
+    cause: Cause,
 ) -> int:
     """Revoke all tokens of a runner. A repetition changes nothing.
 
     Args:
         name: The name of the runner.
-        actor: The operator.
-        reason: Recorded in the audit log.
-        source_address: The caller's IP address.
-        now: The time of the revocation; by default the time of the database.
 
     Returns:
         The number of tokens that were valid.
@@ -181,31 +156,25 @@ def revoke_registration_tokens(
     Raises:
         NotFound: The runner does not exist.
     """
-    runner, revoked_at = lock_runner(name), now or database_now()
+    runner, revoked_at = lock_runner(name), cause.now or database_now()
     number = runner.tokens.filter(revoked_at__isnull=True).update(revoked_at=revoked_at)
     if number:
         record_operator_event(
             "actions_runner.tokens_revoked",
             target=runner.worker.worker_id,
-            actor=actor,
+            cause=cause.at(revoked_at),
             after={"tokens": number},
-            reason=reason,
-            source_address=source_address,
-            now=revoked_at,
         )
     return number
 
 
-def revoke_runner(*, name: str, actor: Actor, reason: str = "", source_address: str | None = None) -> int:
+def revoke_runner(*, name: str, cause: Cause) -> int:
     """Revoke a runner for good: its tokens first, then the worker and its leases, each in a transaction of its own.
 
     A repetition continues what was interrupted.
 
     Args:
         name: The name of the runner.
-        actor: The operator.
-        reason: Recorded in the audit log.
-        source_address: The caller's IP address.
 
     Returns:
         The number of leases that were ended.
@@ -214,11 +183,10 @@ def revoke_runner(*, name: str, actor: Actor, reason: str = "", source_address: 
         NotFound: The runner does not exist.
     """
     worker = find_runner(name).worker
-    arguments: Any = {"actor": actor, "reason": reason, "source_address": source_address}
-    revoke_registration_tokens(name=name, **arguments)
+    revoke_registration_tokens(name=name, cause=cause)
     if worker.state != WorkerState.REVOKED:
-        set_worker_state(worker_id=worker.worker_id, state=WorkerState.REVOKED, **arguments)
-    return revoke_leases_of(worker_id=worker.worker_id, actor=actor, reason=f"runner revoked: {reason}")
+        set_worker_state(worker_id=worker.worker_id, state=WorkerState.REVOKED, cause=cause)
+    return revoke_leases_of(worker_id=worker.worker_id, actor=cause.actor, reason=f"runner revoked: {cause.reason}")
 
 
 def find_runner(name: str) -> ActionsRunner:

@@ -128,7 +128,6 @@ class AdmissionContext:
     """The tenants and pools of all jobs of one call, read at once.
 
     Attributes:
-        uow: The unit of work of the operation.
         now: The time of the database.
         organizations: By slug.
         projects: By the slugs of organization and project.
@@ -170,7 +169,6 @@ def load_context(uow: UnitOfWork, projects: Collection[tuple[str, str]], *, defa
     """Read everything that `admit` needs for the jobs of one call, with one query.
 
     Args:
-        uow: The unit of work of the operation.
         projects: Pairs of an organization's slug and a project's slug.
         default_pool: The slug of the pool of projects that name none.
     """
@@ -302,7 +300,6 @@ def readmit(uow: UnitOfWork, job: Job, *, limited: bool) -> dict[str, Any]:
     may have changed since the job was submitted. The priority stays, also if an operator has raised it.
 
     Args:
-        uow: The unit of work of the operation.
         job: The attempt before.
         limited: Whether the organization's submit quota counts the new attempt and may refuse it.
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
+from orchestrator.core.cause import Cause
 from orchestrator.core.idempotency import IdempotentRequest
 from orchestrator.core.unit_of_work import UnitOfWork, operation
 from orchestrator.services import transitions
@@ -94,14 +95,12 @@ def submit_batch(
     """Queue all jobs of a batch, or none.
 
     Args:
-        uow: The unit of work, which `operation` passes.
         submission: The request.
         jobs: 1 to `MAX_JOBS` jobs.
         policy_for: Returns the policy of a job type.
         default_pool: The slug of the pool of projects that name none.
         actor: The client.
         idempotency: The idempotency key. The same request again returns the first batch.
-        now: The time of the submit; by default the time of the database.
 
     Raises:
         LifecycleError: Any error of `admit_job` for one of the jobs.
@@ -131,26 +130,18 @@ def rerun_batch(
     batch_ulid: str,
     policy_for: Callable[[str], JobPolicy],
     default_pool: str,
-    actor: Actor,
+    cause: Cause,
     correlation_id: str,
-    source_address: str | None,
-    reason: str = "",
     idempotency: IdempotentRequest | None = None,
-    now: datetime | None = None,
 ) -> BatchOutcome:
     """Submit the jobs of a batch again as a new batch, by today's admission rules. The old batch stays as it is.
 
     Args:
-        uow: The unit of work, which `operation` passes.
         batch_ulid: The old batch, in any state.
         policy_for: Returns the policy of a job type.
         default_pool: The slug of the pool of projects that name none.
-        actor: The client or operator.
         correlation_id: An id of the caller that links requests.
-        source_address: The client's IP address.
-        reason: Replaces the reason in the details of the old batch.
         idempotency: The idempotency key. The same request again returns the first new batch.
-        now: The time of the rerun; by default the time of the database.
 
     Raises:
         NotFound: The batch does not exist.
@@ -168,9 +159,11 @@ def rerun_batch(
     jobs = [
         BatchJob(JOB_TYPES[job.job_type].from_job(job), job.root_job_ulid not in optional) for job in first_attempts
     ]
-    submission = replace(_resubmission(old, actor), correlation_id=correlation_id, source_address=source_address)
+    submission = replace(
+        _resubmission(old, cause.actor), correlation_id=correlation_id, source_address=cause.source_address
+    )
     batch = _new_batch(submission)
-    batch.details |= {"reason": reason} if reason else {}
+    batch.details |= {"reason": cause.reason} if cause.reason else {}
     batch.rerun_of = old.batch_ulid
     batch.repo_url, batch.git_ref, batch.git_commit = old.repo_url, old.git_ref, old.git_commit
     return _create(
@@ -180,9 +173,9 @@ def rerun_batch(
         jobs,
         policy_for=policy_for,
         default_pool=default_pool,
-        actor=actor,
+        actor=cause.actor,
         idempotency=idempotency,
-        now=now,
+        now=cause.now,
     )
 
 
@@ -199,12 +192,10 @@ def cancel_batch(
     """Cancel all open jobs of a batch with the reason `batch_canceled`. A repetition changes nothing.
 
     Args:
-        uow: The unit of work, which `operation` passes.
         batch_ulid: The batch.
         actor: The client or operator.
         deadline_seconds: Seconds until the scheduler cancels leased jobs whose workers have not stopped them.
         message: A text for people.
-        now: The time of the request; by default the time of the database.
 
     Raises:
         NotFound: The batch does not exist.
@@ -246,7 +237,6 @@ def cancel_open_jobs(
     While a lock is waited for, its job may fail. Its automatic retry is a row that the query before could not see.
 
     Args:
-        uow: The unit of work of the operation.
         batch: The batch.
         now: The time of the request, or None for the time of the database.
         actor: The cause.

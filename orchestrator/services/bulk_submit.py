@@ -55,13 +55,11 @@ def submit_many(
     """Queue a job for each entry that is admitted. A refused entry does not stop the others.
 
     Args:
-        uow: The unit of work, which `operation` passes.
         entries: Requests, and the refusals of entries that the API has already refused.
         policy_for: Returns the policy of a job type.
         default_pool: The slug of the pool of projects that name none.
         actor: The client.
         idempotency: The idempotency key. The same request again returns the first results.
-        now: The time of the submit; by default the time of the database.
 
     Raises:
         IdempotencyConflict: The key was used with another request.

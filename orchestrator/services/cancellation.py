@@ -38,13 +38,11 @@ def cancel(
     """Cancel a job. A repeated request changes nothing and keeps the first deadline and reason.
 
     Args:
-        uow: The unit of work, which `operation` passes.
         job_ulid: The job.
         actor: The client or operator.
         deadline_seconds: Seconds until the scheduler cancels a leased job whose worker has not stopped it.
         reason: The kind of the request.
         message: A text for people.
-        now: The time of the request; by default the time of the database.
 
     Raises:
         NotFound: The job does not exist.
@@ -105,14 +103,12 @@ def stop_by_worker(
     `acknowledge_cancel` is a repetition.
 
     Args:
-        uow: The unit of work, which `operation` passes.
         lease_ulid: The lease.
         worker: The caller.
         reason: The kind of the request, if there was none.
         message: A text for people.
         artifacts: References to artifacts.
         runner: The name of the process that executed the job, or None.
-        now: The time of the message; by default the time of the database after the lock.
 
     Returns:
         The job. The same message again returns it unchanged.
@@ -136,7 +132,6 @@ def end_by_worker(
     """End a job as canceled by the final message of its worker, within another operation.
 
     Args:
-        uow: The unit of work of the operation.
         locked: A valid lease. This message acknowledges it.
         worker: The worker.
         digest: The digest of the message.

@@ -87,12 +87,10 @@ def complete_and_claim(
     """End the job as succeeded, and claim the next one; see `complete` and `claim`. A late result claims nothing.
 
     Args:
-        uow: The unit of work, which `operation` passes.
         lease_ulid: The lease.
         worker: The caller.
         message: The content of the final message.
         claim: The claim. The same message again returns the lease of this claim while it is open, and claims nothing.
-        now: The time of both; by default the time of the database.
 
     Raises:
         StaleLease: The lease is unknown, has ended or expired.
@@ -121,12 +119,10 @@ def fail_and_claim(
     """End the job as failed, or as canceled if a cancel was requested, and claim the next one; see `fail` and `claim`.
 
     Args:
-        uow: The unit of work, which `operation` passes.
         lease_ulid: The lease.
         worker: The caller.
         message: The content of the final message.
         claim: The claim. The same message again returns the lease of this claim while it is open, and claims nothing.
-        now: The time of both; by default the time of the database.
 
     Raises:
         StaleLease: The lease is unknown, has ended or expired.

@@ -10,11 +10,11 @@ from datetime import datetime
 from django.conf import settings
 from django.utils.crypto import salted_hmac
 
+from orchestrator.core.cause import Cause
 from orchestrator.core.operator_events import record_operator_event
 from orchestrator.core.unit_of_work import UnitOfWork, operation
 from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import Invalid, NotFound
-from runtime_jobs.events import Actor
 from runtime_jobs.models import ApiToken, Organization, Project
 from workers.models import Pool, Worker
 from workers.registry.tokens import API_PREFIX, PROJECT_PREFIX, WORKER_PREFIX, digest_of, new_key, new_token
@@ -34,9 +34,7 @@ def register_worker(
     labels: Sequence[str],
     capabilities: Sequence[str],
     certificate_subject: str | None = None,
-    actor: Actor,
-    source_address: str | None = None,
-    now: datetime | None = None,
+    cause: Cause,
 ) -> tuple[Worker, str]:
     """Register a worker for a pool. The pool of runners is refused: its workers have keys, from `create_runner`.
 
@@ -47,9 +45,6 @@ def register_worker(
         labels: The labels that it may offer. They count for the requirements of jobs, like capabilities.
         capabilities: The capabilities that it may offer.
         certificate_subject: The subject of its client certificate, if it has one.
-        actor: The operator.
-        source_address: The caller's IP address.
-        now: The time of the audit event; by default the time of the database.
 
     Returns:
         The worker and its token.
@@ -70,10 +65,8 @@ def register_worker(
     record_operator_event(
         "worker.registered",
         target=worker.worker_id,
-        actor=actor,
+        cause=cause,
         after=fields | {"pool": pool.slug},
-        source_address=source_address,
-        now=now,
     )
     return worker, token
 
@@ -97,11 +90,9 @@ def create_api_token(
     organization: Organization,
     name: str,
     scopes: Sequence[str],
-    actor: Actor,
+    cause: Cause,
     project: Project | None = None,
     expires_at: datetime | None = None,
-    source_address: str | None = None,
-    now: datetime | None = None,
 ) -> tuple[ApiToken, str]:
     """Create an API token of an organization, or a key of one of its projects for the Bencher API.
 
@@ -109,11 +100,8 @@ def create_api_token(
         organization: The organization.
         name: A name for people.
         scopes: The scopes that the token grants. A key of a project has none.
-        actor: The operator.
         project: The project of the key, or None for a token of the organization.
         expires_at: The end of the token, or None.
-        source_address: The caller's IP address.
-        now: The time of the audit event; by default the time of the database.
 
     Returns:
         The row and the token.
@@ -132,7 +120,7 @@ def create_api_token(
         name=name,
         digest=digest_of(token),
         scopes=list(scopes),
-        created_by=actor.name[:150],
+        created_by=cause.actor.name[:150],
         expires_at=expires_at,
     )
     after = {"name": name, "scopes": list(scopes), "expires_at": expires_at and expires_at.isoformat()}
@@ -141,11 +129,9 @@ def create_api_token(
     record_operator_event(
         "token.created",
         target=_target(row),
-        actor=actor,
+        cause=cause,
         after=after,
-        source_address=source_address,
         org_slug=organization.slug,
-        now=now,
     )
     return row, token
 
@@ -155,19 +141,12 @@ def revoke_api_token(
     _: UnitOfWork,
     *,
     token_id: int,
-    actor: Actor,
-    reason: str,
-    source_address: str | None = None,
-    now: datetime | None = None,
+    cause: Cause,
 ) -> ApiToken:
     """Revoke an API token. A repetition changes nothing.
 
     Args:
         token_id: The key of the token's row.
-        actor: The operator.
-        reason: Recorded in the audit log.
-        source_address: The caller's IP address.
-        now: The time of the revocation; by default the time of the database.
 
     Raises:
         NotFound: The token does not exist.
@@ -176,16 +155,13 @@ def revoke_api_token(
     if row is None:
         raise NotFound(f"The API token {token_id} does not exist.")
     if row.revoked_at is None:
-        row.revoked_at = now or database_now()
+        row.revoked_at = cause.now or database_now()
         row.save(update_fields=["revoked_at"])
         record_operator_event(
             "token.revoked",
             target=_target(row),
-            actor=actor,
-            reason=reason,
-            source_address=source_address,
+            cause=cause,
             org_slug=row.organization.slug,
-            now=now,
         )
     return row
 
@@ -195,19 +171,12 @@ def rotate_webhook_secret(
     _: UnitOfWork,
     *,
     project_id: int,
-    actor: Actor,
-    reason: str,
-    source_address: str | None = None,
-    now: datetime | None = None,
+    cause: Cause,
 ) -> tuple[Project, str]:
     """Create the first or another webhook secret of a project. The secret before becomes invalid.
 
     Args:
         project_id: The key of the project.
-        actor: The operator.
-        reason: Recorded in the audit log.
-        source_address: The caller's IP address.
-        now: The time of the audit event; by default the time of the database.
 
     Returns:
         The project and the secret.
@@ -225,13 +194,10 @@ def rotate_webhook_secret(
     record_operator_event(
         "project.webhook_secret_rotated",
         target=f"project:{project}"[:200],
-        actor=actor,
+        cause=cause,
         before={"webhook_generation": before},
         after={"webhook_generation": before + 1},
-        reason=reason,
-        source_address=source_address,
         org_slug=project.organization.slug,
-        now=now,
     )
     return project, webhook_secret(project)
 

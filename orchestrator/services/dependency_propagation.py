@@ -39,9 +39,7 @@ def unblock(uow: UnitOfWork, *, job_ulids: Sequence[str], now: datetime | None =
     time, the later call sees both.
 
     Args:
-        uow: The unit of work, which `operation` passes.
         job_ulids: Ids of jobs. Those that are not blocked are left alone.
-        now: The time of the change; by default the time of the database.
 
     Returns:
         The completions of jobs that were canceled here and have dependents themselves. The caller propagates them: a

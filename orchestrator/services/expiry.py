@@ -26,9 +26,7 @@ def expire(uow: UnitOfWork, *, job_ulid: str, now: datetime | None = None) -> Jo
     A job whose time limit has passed, too, may end as `time_out` ends it: see `_end_overdue`.
 
     Args:
-        uow: The unit of work, which `operation` passes.
         job_ulid: The job.
-        now: The time of the check; by default the time of the database after the lock.
 
     Returns:
         The job, or None if it has no expired lease.
@@ -44,9 +42,7 @@ def time_out(uow: UnitOfWork, *, job_ulid: str, now: datetime | None = None) -> 
     """Fail a job whose phase has lasted longer than allowed, and revoke its lease.
 
     Args:
-        uow: The unit of work, which `operation` passes.
         job_ulid: The job.
-        now: The time of the check; by default the time of the database after the lock.
 
     Returns:
         The job, or None if no limit is exceeded.
@@ -62,9 +58,7 @@ def force_cancel(uow: UnitOfWork, *, job_ulid: str, now: datetime | None = None)
     """Cancel a job whose worker has not stopped it before the deadline of the cancel request.
 
     Args:
-        uow: The unit of work, which `operation` passes.
         job_ulid: The job.
-        now: The time of the check; by default the time of the database after the lock.
 
     Returns:
         The job, or None if no deadline has passed.
@@ -106,7 +100,6 @@ def end_lease_externally(
     A job whose type has late results is lost instead of failed: see `transitions.end_without_result`.
 
     Args:
-        uow: The unit of work of the operation.
         locked: The lease.
         actor: The scheduler or an operator.
         active_ends: The final state of an active lease.

@@ -7,11 +7,11 @@ from uuid import UUID
 from django.db import connection
 from django.db.models.fields.json import KT
 
+from orchestrator.core.cause import Cause
 from orchestrator.core.operator_events import record_operator_event
 from orchestrator.core.unit_of_work import UnitOfWork, operation
 from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import NotFound, ResourceConflict
-from runtime_jobs.events import Actor
 from runtime_jobs.models import Job
 from runtime_jobs.resource_names import slugify, with_random_suffix
 from runtime_jobs.specs.oci import OCI
@@ -30,9 +30,7 @@ def create_spec(
     slug: str | None = None,
     hardware: dict[str, Any],
     fallback: bool = False,
-    actor: Actor,
-    source_address: str | None = None,
-    now: datetime | None = None,
+    cause: Cause,
 ) -> HardwareSpec:
     """Create a hardware spec.
 
@@ -42,16 +40,13 @@ def create_spec(
         hardware: The values of `os`, `architecture`, `sandbox`, `cpu`, `memory`, `disk` and `network`. They never
             change.
         fallback: Make the spec the default of jobs that name none, in place of any other spec.
-        actor: The operator.
-        source_address: The caller's IP address.
-        now: The time of the creation; by default the time of the database.
     """
-    created_at = now or database_now()
+    created_at = cause.now or database_now()
     wanted = slug or slugify(name)
     if HardwareSpec.objects.filter(slug=wanted).exists():
         wanted = with_random_suffix(wanted)
     if fallback:
-        _clear_fallback(actor, source_address, created_at)
+        _clear_fallback(cause, created_at)
     spec = HardwareSpec.objects.create(
         name=name,
         slug=wanted,
@@ -63,10 +58,8 @@ def create_spec(
     record_operator_event(
         "spec.created",
         target=_target(spec),
-        actor=actor,
+        cause=cause.at(created_at),
         after=_description(spec) | hardware,
-        source_address=source_address,
-        now=created_at,
     )
     return spec
 
@@ -80,10 +73,7 @@ def change_spec(
     slug: str | None = None,
     fallback: bool | None = None,
     archived: bool | None = None,
-    actor: Actor,
-    reason: str = "",
-    source_address: str | None = None,
-    now: datetime | None = None,
+    cause: Cause,
 ) -> HardwareSpec:
     """Rename, archive or restore a spec, or make it the fallback.
 
@@ -93,16 +83,12 @@ def change_spec(
         slug: The new slug, or None for no change.
         fallback: True makes the spec the only fallback, False ends that, None changes nothing.
         archived: True archives the spec: it is no fallback any more, whatever `fallback` says. False restores it.
-        actor: The operator.
-        reason: Recorded in the audit log.
-        source_address: The caller's IP address.
-        now: The time of the change; by default the time of the database.
 
     Raises:
         NotFound: The spec does not exist.
         ResourceConflict: Another spec has this slug.
     """
-    spec, changed_at = _lock_spec(spec_uuid), now or database_now()
+    spec, changed_at = _lock_spec(spec_uuid), cause.now or database_now()
     if slug is not None and slug != spec.slug and HardwareSpec.objects.filter(slug=slug).exists():
         raise ResourceConflict(f"A spec with the slug {slug} exists already. Choose another slug.")
     before = _description(spec)
@@ -114,13 +100,13 @@ def change_spec(
     elif archived is False:
         spec.archived_at = None
     if fallback and not archived:
-        _clear_fallback(actor, source_address, changed_at, exempt=spec)
+        _clear_fallback(cause, changed_at, exempt=spec)
         spec.fallback_at = spec.fallback_at or changed_at
     elif fallback is False:
         spec.fallback_at = None
     spec.modified_at = changed_at
     spec.save(update_fields=["name", "slug", "archived_at", "fallback_at", "modified_at"])
-    _record_change(spec, before, actor, source_address, changed_at, reason=reason)
+    _record_change(spec, before, cause.at(changed_at))
     return spec
 
 
@@ -129,19 +115,12 @@ def delete_spec(
     _: UnitOfWork,
     *,
     spec_uuid: UUID,
-    actor: Actor,
-    reason: str = "",
-    source_address: str | None = None,
-    now: datetime | None = None,
+    cause: Cause,
 ) -> None:
     """Delete a spec that no runner provides and no job asks for. No other spec becomes the fallback.
 
     Args:
         spec_uuid: The spec.
-        actor: The operator.
-        reason: Recorded in the audit log.
-        source_address: The caller's IP address.
-        now: The time of the audit event; by default the time of the database.
 
     Raises:
         NotFound: The spec does not exist.
@@ -156,11 +135,8 @@ def delete_spec(
     record_operator_event(
         "spec.deleted",
         target=_target(spec),
-        actor=actor,
+        cause=cause,
         before=_description(spec),
-        reason=reason,
-        source_address=source_address,
-        now=now,
     )
     spec.delete()
 
@@ -193,15 +169,13 @@ def _lock_spec(spec_uuid: UUID, *, delete: bool = False) -> HardwareSpec:
     return spec
 
 
-def _clear_fallback(
-    actor: Actor, source_address: str | None, now: datetime, *, exempt: HardwareSpec | None = None
-) -> None:
+def _clear_fallback(cause: Cause, now: datetime, *, exempt: HardwareSpec | None = None) -> None:
     specs = HardwareSpec.objects.select_for_update(no_key=True).filter(fallback_at__isnull=False)
     for spec in specs if exempt is None else specs.exclude(pk=exempt.pk):
         before = _description(spec)
         spec.fallback_at, spec.modified_at = None, now
         spec.save(update_fields=["fallback_at", "modified_at"])
-        _record_change(spec, before, actor, source_address, now)
+        _record_change(spec, before, cause.at(now))
 
 
 def _has_jobs(spec: HardwareSpec) -> bool:
@@ -209,27 +183,16 @@ def _has_jobs(spec: HardwareSpec) -> bool:
     return Job.objects.alias(named=KT("spec__spec")).filter(job_type=OCI, named=str(spec.uuid)).exists()
 
 
-def _record_change(
-    spec: HardwareSpec,
-    before: dict[str, Any],
-    actor: Actor,
-    source_address: str | None,
-    now: datetime,
-    *,
-    reason: str = "",
-) -> None:
+def _record_change(spec: HardwareSpec, before: dict[str, Any], cause: Cause) -> None:
     after = _description(spec)
     changed = [field for field in before if before[field] != after[field]]
     if changed:
         record_operator_event(
             "spec.changed",
             target=_target(spec),
-            actor=actor,
+            cause=cause,
             before={field: before[field] for field in changed},
             after={field: after[field] for field in changed},
-            reason=reason,
-            source_address=source_address,
-            now=now,
         )
 
 

@@ -66,12 +66,10 @@ def acknowledge(
     """Acknowledge a granted lease: it becomes active, and the job starts. A repetition changes nothing.
 
     Args:
-        uow: The unit of work, which `operation` passes.
         lease_ulid: The lease.
         worker: The caller.
         session: The ULID of the worker's process, or None.
         runner: The name of the process that executes the job, or None.
-        now: The time of the message; by default the time of the database after the lock.
 
     Raises:
         StaleLease: The lease is unknown, has ended or expired, or belongs to another process.
@@ -105,7 +103,6 @@ def renew(
         progress: A JSON object that replaces the stored progress, or None.
         session: The ULID of the worker's process, or None.
         runner: The name of the process that executes the job, or None.
-        now: The time of the heartbeat; by default the time of the database after the lock.
 
     Raises:
         StaleLease: The lease is unknown, has ended or expired, or belongs to another process; or this heartbeat has
@@ -149,12 +146,10 @@ def report(
     """Move the job forward to a phase, and extend the lease. Phases may be skipped.
 
     Args:
-        uow: The unit of work, which `operation` passes.
         lease_ulid: The lease.
         worker: The caller.
         phase: The phase of the job. The current phase again only extends the lease.
         session: The ULID of the worker's process, or None.
-        now: The time of the report; by default the time of the database after the lock.
 
     Raises:
         StaleLease: The lease is unknown, has ended or expired, or belongs to another process.
@@ -182,12 +177,10 @@ def release(
     The job fails after `MAX_RELEASES` releases, or after `MAX_EXCLUDED_WORKERS` workers were unable to execute it.
 
     Args:
-        uow: The unit of work, which `operation` passes.
         lease_ulid: The lease.
         worker: The caller.
         message: A text for people.
         unable: Whether this machine cannot execute the job. The worker is not offered the job again.
-        now: The time of the message; by default the time of the database after the lock.
 
     Raises:
         StaleLease: The lease is unknown, has ended or expired.
@@ -244,7 +237,6 @@ def renew_lease(
     """Extend a valid lease and apply the heartbeat, or end an overdue job.
 
     Args:
-        uow: The unit of work of the operation.
         locked: The lease, which `validate_and_acknowledge` accepted.
         worker: The caller.
         update: The content of the heartbeat.

@@ -119,7 +119,6 @@ def complete(
     then repeated, and refuses.
 
     Args:
-        uow: The unit of work, which `operation` passes.
         lease_ulid: The lease.
         worker: The caller.
         ingest_run_id: The run that ingest has received, for job types that have one.
@@ -127,7 +126,6 @@ def complete(
         result: The result of the job, a JSON object.
         artifacts: References to artifacts.
         runner: The name of the process that executed the job, or None.
-        now: The time of the message; by default the time of the database after the lock.
 
     Returns:
         The job. The same message again returns it unchanged.
@@ -164,7 +162,6 @@ def fail(
     A job whose type has late results is lost instead of failed, unless the message is final: a `complete` may follow.
 
     Args:
-        uow: The unit of work, which `operation` passes.
         lease_ulid: The lease.
         worker: The caller.
         reason: The failure reason.
@@ -176,7 +173,6 @@ def fail(
         artifacts: References to artifacts.
         runner: The name of the process that executed the job, or None.
         is_final: No result can follow, because no worker has received the job.
-        now: The time of the message; by default the time of the database after the lock.
 
     Returns:
         The job. The same message again returns it unchanged.
@@ -205,13 +201,11 @@ def acknowledge_cancel(
     """End a job as canceled after its cancel was requested, or as timed out after a heartbeat asked to stop it.
 
     Args:
-        uow: The unit of work, which `operation` passes.
         lease_ulid: The lease.
         worker: The caller.
         message: A text for people.
         artifacts: References to artifacts.
         runner: The name of the process that executed the job, or None.
-        now: The time of the message; by default the time of the database after the lock.
 
     Returns:
         The job. The same message again returns it unchanged.
@@ -248,11 +242,9 @@ def lock_for_final(
     """Lock a lease for a final message.
 
     Args:
-        uow: The unit of work of the operation.
         lease_ulid: The lease.
         worker: The caller.
         digest: The digest of the message.
-        now: The time of the message; by default the time of the database after the lock.
         may_be_late: Whether the message is a result, which counts for a lost job, too.
 
     Returns:
@@ -320,7 +312,6 @@ def apply_success(
     """Apply a `complete` to a valid lease, or to the newest lease of a lost job.
 
     Args:
-        uow: The unit of work of the operation.
         locked: The lease.
         worker: The caller.
         message: The message. `is_duplicate` has returned False for it.
@@ -387,7 +378,6 @@ def apply_failure(
     """Apply a `fail` to a valid lease. `is_duplicate` has returned False for the message.
 
     Args:
-        uow: The unit of work of the operation.
         locked: The lease.
         worker: The caller.
         message: The failure.

@@ -40,14 +40,12 @@ def complete_late(
     after the late window does not count. It ends the job as `give_up` does, if no scheduler process has done so.
 
     Args:
-        uow: The unit of work, which `operation` passes.
         job_ulid: The job.
         worker: The caller. The newest lease of the job must be its own.
         exit_code: The exit code of the command.
         result: The result of the job, a JSON object.
         artifacts: References to artifacts.
         runner: The name of the process that executed the job, or None.
-        now: The time of the message; by default the time of the database after the lock.
 
     Returns:
         The job. The same message again returns it unchanged. A job that is final has not taken the result.
@@ -79,13 +77,11 @@ def settle(
     """End a job whose result was read. A second call changes nothing, so a result may be read twice.
 
     Args:
-        uow: The unit of work, which `operation` passes.
         job_ulid: The job.
         failure: None if the result was read, else one of `RESULT_FAILURES`.
         message: A text for people about the failure.
         rows: Rows of other tables to store in the same transaction, in this order. Later ones may refer to earlier
             ones. New rows are inserted, all others are updated.
-        now: The time of the end; by default the time of the database after the lock.
 
     Returns:
         The job, or None if it is not in `processing`. Nothing is stored then.
@@ -114,9 +110,7 @@ def give_up(uow: UnitOfWork, *, job_ulid: str, now: datetime | None = None) -> J
     """Fail a lost job whose late window has ended, for the reason that it was lost.
 
     Args:
-        uow: The unit of work, which `operation` passes.
         job_ulid: The job.
-        now: The time of the check; by default the time of the database after the lock.
 
     Returns:
         The job, or None if it is not lost or its late window is open.

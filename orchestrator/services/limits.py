@@ -13,6 +13,7 @@ from leases.scheduling import limits as stored_limits
 from leases.scheduling.fair_share import disable_fair_share, enable_fair_share
 from leases.scheduling.limits import ALL_TYPES, LimitTarget
 from leases.scheduling.plan_limits import sync_plan_limits
+from orchestrator.core.cause import Cause
 from orchestrator.core.idempotency import IdempotentRequest
 from orchestrator.core.operator_events import record_operator_event
 from orchestrator.core.unit_of_work import UnitOfWork, operation
@@ -32,30 +33,22 @@ def set_limit(
     org_slug: str,
     job_type: str = ALL_TYPES,
     max_active: int | None,
-    actor: Actor,
-    reason: str,
+    cause: Cause,
     kind: LimitKind = LimitKind.ORGANIZATION,
     if_versions: Container[int] | None = None,
     idempotency: IdempotentRequest | None = None,
-    source_address: str | None = None,
-    now: datetime | None = None,
 ) -> Limit | None:
     """Limit the running jobs of an organization and job type.
 
     Running jobs above a lowered limit continue. No job starts until there is room.
 
     Args:
-        uow: The unit of work, which `operation` passes.
         org_slug: The organization.
         job_type: The job type, or all types.
         max_active: The maximum number of running jobs, or None to remove the limit.
-        actor: The client or operator.
-        reason: Recorded in the audit log.
         kind: `EMERGENCY` limits the jobs that skip the queue. No other limit applies to them.
         if_versions: The limit must have one of these versions; 0 is no limit. None: any.
         idempotency: The idempotency key of a request that creates a limit.
-        source_address: The caller's IP address.
-        now: The time of the change; by default the time of the database.
 
     Returns:
         The limit, or None if it was removed.
@@ -64,18 +57,15 @@ def set_limit(
         VersionConflict: The limit has another version.
         OperatorOnly: An operator has set the limit, and the actor is a client.
     """
-    terms = None if max_active is None else {"max_active": max_active, "note": reason}
+    terms = None if max_active is None else {"max_active": max_active, "note": cause.reason}
     return apply_limit_change(
         uow,
         kind,
         LimitTarget.of_organization(org_slug, job_type),
         terms,
-        actor=actor,
-        reason=reason,
+        cause=cause,
         if_versions=if_versions,
         idempotency=idempotency,
-        source_address=source_address,
-        now=now,
     )
 
 
@@ -86,28 +76,20 @@ def set_project_limit(
     org_slug: str,
     project_slug: str,
     max_active: int | None,
-    actor: Actor,
-    reason: str,
+    cause: Cause,
     if_versions: Container[int] | None = None,
     idempotency: IdempotentRequest | None = None,
-    source_address: str | None = None,
-    now: datetime | None = None,
 ) -> Limit | None:
     """Limit the running jobs of a project, of all types together. Emergency jobs count, but are not stopped by it.
 
     Running jobs above a lowered limit continue. No job starts until there is room.
 
     Args:
-        uow: The unit of work, which `operation` passes.
         org_slug: The organization.
         project_slug: The project, which must exist.
         max_active: The maximum number of running jobs, or None to remove the limit.
-        actor: The client or operator.
-        reason: Recorded in the audit log.
         if_versions: The limit must have one of these versions; 0 is no limit. None: any.
         idempotency: The idempotency key of a request that creates a limit.
-        source_address: The caller's IP address.
-        now: The time of the change; by default the time of the database.
 
     Returns:
         The limit, or None if it was removed.
@@ -116,18 +98,15 @@ def set_project_limit(
         VersionConflict: The limit has another version.
         OperatorOnly: An operator has set the limit, and the actor is a client.
     """
-    terms = None if max_active is None else {"max_active": max_active, "binds_below": EMERGENCY, "note": reason}
+    terms = None if max_active is None else {"max_active": max_active, "binds_below": EMERGENCY, "note": cause.reason}
     return apply_limit_change(
         uow,
         LimitKind.PROJECT,
         LimitTarget.of_project(org_slug, project_slug),
         terms,
-        actor=actor,
-        reason=reason,
+        cause=cause,
         if_versions=if_versions,
         idempotency=idempotency,
-        source_address=source_address,
-        now=now,
     )
 
 
@@ -139,27 +118,19 @@ def set_rate(
     job_type: str = ALL_TYPES,
     per_hour: int | None,
     burst: int = 1,
-    actor: Actor,
-    reason: str,
+    cause: Cause,
     if_versions: Container[int] | None = None,
     idempotency: IdempotentRequest | None = None,
-    source_address: str | None = None,
-    now: datetime | None = None,
 ) -> Limit | None:
     """Limit the rate at which jobs of an organization and job type start. Jobs above the rate wait.
 
     Args:
-        uow: The unit of work, which `operation` passes.
         org_slug: The organization.
         job_type: The job type, or all types.
         per_hour: Starts in an hour, or None to remove the limit.
         burst: The maximum number of starts at once.
-        actor: The client or operator.
-        reason: Recorded in the audit log.
         if_versions: The limit must have one of these versions; 0 is no limit. None: any.
         idempotency: The idempotency key of a request that creates a limit.
-        source_address: The caller's IP address.
-        now: The time of the change; by default the time of the database.
 
     Returns:
         The limit, or None if it was removed.
@@ -168,18 +139,15 @@ def set_rate(
         VersionConflict: The limit has another version.
         OperatorOnly: An operator has set the limit, and the actor is a client.
     """
-    terms = None if per_hour is None else {"per_hour": per_hour, "burst": burst, "note": reason}
+    terms = None if per_hour is None else {"per_hour": per_hour, "burst": burst, "note": cause.reason}
     return apply_limit_change(
         uow,
         LimitKind.RATE,
         LimitTarget.of_organization(org_slug, job_type),
         terms,
-        actor=actor,
-        reason=reason,
+        cause=cause,
         if_versions=if_versions,
         idempotency=idempotency,
-        source_address=source_address,
-        now=now,
     )
 
 
@@ -188,32 +156,22 @@ def pause(
     uow: UnitOfWork,
     *,
     subject: LimitTarget,
-    actor: Actor,
-    reason: str,
+    cause: Cause,
     until: datetime | None = None,
-    source_address: str | None = None,
-    now: datetime | None = None,
 ) -> Limit | None:
     """Stop starting jobs of a pool, project, job type or organization. Running jobs continue.
 
     Args:
-        uow: The unit of work, which `operation` passes.
         subject: The target of the pause.
-        actor: The client or operator.
-        reason: Recorded in the audit log.
         until: The end of the pause, or None for a pause until `resume`.
-        source_address: The caller's IP address.
-        now: The time of the change; by default the time of the database.
 
     Raises:
         Invalid: `until` is not in the future.
         OperatorOnly: An operator has paused the target, and the actor is a client.
     """
-    _require_future(until, now)
-    terms = {"max_active": 0, "until": until, "note": reason}
-    return apply_limit_change(
-        uow, LimitKind.PAUSE, subject, terms, actor=actor, reason=reason, source_address=source_address, now=now
-    )
+    _require_future(until, cause.now)
+    terms = {"max_active": 0, "until": until, "note": cause.reason}
+    return apply_limit_change(uow, LimitKind.PAUSE, subject, terms, cause=cause)
 
 
 @operation
@@ -221,20 +179,12 @@ def resume(
     uow: UnitOfWork,
     *,
     subject: LimitTarget,
-    actor: Actor,
-    reason: str,
-    source_address: str | None = None,
-    now: datetime | None = None,
+    cause: Cause,
 ) -> None:
     """End a pause.
 
     Args:
-        uow: The unit of work, which `operation` passes.
         subject: The target of the pause.
-        actor: The client or operator.
-        reason: Recorded in the audit log.
-        source_address: The caller's IP address.
-        now: The time of the change; by default the time of the database.
 
     Raises:
         NotFound: The target is not paused.
@@ -242,9 +192,7 @@ def resume(
     """
     if subject.limit(LimitKind.PAUSE) is None:
         raise NotFound(f"{subject} is not paused.")
-    apply_limit_change(
-        uow, LimitKind.PAUSE, subject, None, actor=actor, reason=reason, source_address=source_address, now=now
-    )
+    apply_limit_change(uow, LimitKind.PAUSE, subject, None, cause=cause)
 
 
 @operation
@@ -253,25 +201,17 @@ def throttle(
     *,
     subject: LimitTarget,
     per_hour: int | None,
-    actor: Actor,
-    reason: str,
+    cause: Cause,
     burst: int = 1,
     until: datetime | None = None,
-    source_address: str | None = None,
-    now: datetime | None = None,
 ) -> Limit | None:
     """Limit for some time the rate at which jobs of a target start. Its other limits stay.
 
     Args:
-        uow: The unit of work, which `operation` passes.
         subject: The target of the throttle.
         per_hour: Starts in an hour, or None to end the throttle.
-        actor: The client or operator.
-        reason: Recorded in the audit log.
         burst: The maximum number of starts at once.
         until: The end of the throttle, or None.
-        source_address: The caller's IP address.
-        now: The time of the change; by default the time of the database.
 
     Returns:
         The limit, or None if it was removed.
@@ -281,13 +221,11 @@ def throttle(
         NotFound: The target is not throttled, and `per_hour` is None.
         OperatorOnly: An operator has throttled the target, and the actor is a client.
     """
-    _require_future(until, now)
+    _require_future(until, cause.now)
     if per_hour is None and subject.limit(LimitKind.THROTTLE) is None:
         raise NotFound(f"{subject} is not throttled.")
-    terms = None if per_hour is None else {"per_hour": per_hour, "burst": burst, "until": until, "note": reason}
-    return apply_limit_change(
-        uow, LimitKind.THROTTLE, subject, terms, actor=actor, reason=reason, source_address=source_address, now=now
-    )
+    terms = None if per_hour is None else {"per_hour": per_hour, "burst": burst, "until": until, "note": cause.reason}
+    return apply_limit_change(uow, LimitKind.THROTTLE, subject, terms, cause=cause)
 
 
 @operation
@@ -295,9 +233,7 @@ def remove_expired(uow: UnitOfWork, *, limit_id: int, now: datetime | None = Non
     """Remove a pause or a throttle whose time has passed.
 
     Args:
-        uow: The unit of work, which `operation` passes.
         limit_id: The key of the limit.
-        now: The time of the check; by default the time of the database.
 
     Returns:
         The limit, or None if it has not expired.
@@ -315,10 +251,7 @@ def remove_expired(uow: UnitOfWork, *, limit_id: int, now: datetime | None = Non
         LimitKind(limit.kind),
         LimitTarget(LimitScope(limit.scope), limit.org_slug, limit.key),
         None,
-        actor=SCHEDULER,
-        reason="The limit has expired.",
-        source_address=None,
-        now=now,
+        cause=Cause(SCHEDULER, "The limit has expired.", source_address=None, now=now),
     )
     return limit
 
@@ -329,20 +262,13 @@ def set_pool_policy(
     *,
     pool: str,
     policy: PoolPolicy,
-    actor: Actor,
-    reason: str,
-    source_address: str | None = None,
-    now: datetime | None = None,
+    cause: Cause,
 ) -> None:
     """Set the order in which a pool serves jobs of one priority.
 
     Args:
         pool: The slug of the pool.
         policy: `fifo` serves the oldest job first, `fair` shares the pool between organizations by weight.
-        actor: The operator.
-        reason: Recorded in the audit log.
-        source_address: The caller's IP address.
-        now: The time of the change; by default the time of the database.
     """
     row = Pool.objects.select_for_update(no_key=True).get(slug=pool)
     before, row.policy = row.policy, policy
@@ -354,12 +280,9 @@ def set_pool_policy(
     record_operator_event(
         "pool.policy",
         target=f"pool:{pool}",
-        actor=actor,
+        cause=cause,
         before={"policy": before},
         after={"policy": str(policy)},
-        reason=reason,
-        source_address=source_address,
-        now=now,
     )
 
 
@@ -384,26 +307,18 @@ def apply_limit_change(
     subject: LimitTarget,
     terms: dict[str, Any] | None,
     *,
-    actor: Actor,
-    reason: str,
-    source_address: str | None,
+    cause: Cause,
     if_versions: Container[int] | None = None,
     idempotency: IdempotentRequest | None = None,
-    now: datetime | None = None,
 ) -> Limit | None:
     """Set or remove a limit, and record the change in the audit log.
 
     Args:
-        uow: The unit of work of the operation.
         kind: The kind of the limit.
         subject: The target of the limit.
         terms: The fields of the limit, or None to remove it.
-        actor: The client, operator or scheduler.
-        reason: Recorded in the audit log.
-        source_address: The caller's IP address.
         if_versions: The limit must have one of these versions; 0 is no limit. None: any.
         idempotency: The idempotency key of a request that creates a limit.
-        now: The time of the change; by default the time of the database.
 
     Returns:
         The limit, or None if it was removed.
@@ -415,25 +330,22 @@ def apply_limit_change(
     # Of two changes at once, the later one sees the earlier one.
     advisory_xact_lock(QUEUES_OF_ORGANIZATION, subject.org_slug)
     before = subject.limit(kind)
-    require_allowed(kind, before, actor)
+    require_allowed(kind, before, cause.actor)
     version = before.version if before else 0
     if if_versions is not None and version not in if_versions:
         message = f'The limit has version {version}: If-Match must be "{version}", without W/. Read the limit again.'
         raise VersionConflict(message, version=version)
-    limit = change_limit(uow, kind, subject, terms, actor=actor, now=now)
+    limit = change_limit(uow, kind, subject, terms, actor=cause.actor, now=cause.now)
     if limit is not None and idempotency:
-        idempotency.bind(str(limit.pk), now=now or database_now())
+        idempotency.bind(str(limit.pk), now=cause.now or database_now())
     record_operator_event(
         "limit.lifted" if limit is None else "limit.set",
         target=str(subject),
-        actor=actor,
+        cause=cause,
         before=_describe(before),
         after=_describe(limit),
-        reason=reason,
-        source_address=source_address,
         org_slug=subject.org_slug or None,
         job_type=subject.job_type,
-        now=now,
     )
     return limit
 
@@ -450,12 +362,10 @@ def change_limit(
     """Set or remove a limit. The caller holds the lock of the organization, checks the change and records it.
 
     Args:
-        uow: The unit of work of the operation.
         kind: The kind of the limit.
         subject: The target of the limit.
         terms: The fields of the limit, or None to remove it.
         actor: The client, operator or scheduler.
-        now: The time of the change; by default the time of the database.
 
     Returns:
         The limit, or None if it was removed.

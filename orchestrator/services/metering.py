@@ -28,7 +28,6 @@ def bill(uow: UnitOfWork, job: Job, *, until: datetime, now: datetime) -> int:
     nothing, because the watermark has moved. The caller writes the job.
 
     Args:
-        uow: The unit of work of the operation.
         job: A locked job. Jobs of types that are not metered, and jobs that do not execute, are left alone.
         until: The end of the execution so far.
         now: Timestamp of the record.

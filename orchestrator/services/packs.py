@@ -1,14 +1,13 @@
 """Versions of packs: registered once, never changed, and required at the admission of pack runs."""
 
 from collections.abc import Mapping
-from datetime import datetime
 from typing import Any
 
+from orchestrator.core.cause import Cause
 from orchestrator.core.operator_events import record_operator_event
 from orchestrator.core.unit_of_work import UnitOfWork, operation
 from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import Invalid, PayloadDigestMismatch, ResourceConflict
-from runtime_jobs.events import Actor
 from runtime_jobs.models import Organization, PackVersion
 from runtime_jobs.specs import packs, public_digest
 
@@ -21,9 +20,7 @@ def register_pack_version(
     pack_id: str,
     version: str,
     plan: Mapping[str, Any],
-    actor: Actor,
-    source_address: str | None = None,
-    now: datetime | None = None,
+    cause: Cause,
 ) -> tuple[PackVersion, bool]:
     """Register a version of a pack. The same plan again changes nothing.
 
@@ -32,9 +29,6 @@ def register_pack_version(
         pack_id: The valid name of the pack.
         version: The valid name of the version.
         plan: The plan as the client sent it. Its members have the right types.
-        actor: The client or operator.
-        source_address: The caller's IP address.
-        now: The time of the change; by default the time of the database.
 
     Returns:
         The version, and whether it is new.
@@ -45,7 +39,7 @@ def register_pack_version(
     """
     if errors := packs.plan_errors(plan):
         raise Invalid(errors)
-    created_at, digest = now or database_now(), packs.plan_hash(plan)
+    created_at, digest = cause.now or database_now(), packs.plan_hash(plan)
     Organization.objects.select_for_update(no_key=True).get(pk=organization.pk)  # of two registrations one is later
     named = {"organization": organization, "pack_id": pack_id, "version": version}
     row = PackVersion.objects.select_related("organization").filter(**named).first()
@@ -56,16 +50,16 @@ def register_pack_version(
                 "never changes: register the other plan under another version."
             )
         return row, False
-    row = PackVersion(**named, plan=dict(plan), plan_hash=digest, created_by=str(actor)[:200], created_at=created_at)
+    row = PackVersion(
+        **named, plan=dict(plan), plan_hash=digest, created_by=str(cause.actor)[:200], created_at=created_at
+    )
     row.save(force_insert=True)
     record_operator_event(
         "pack.registered",
         target=f"pack:{organization.slug}:{row}"[:200],
-        actor=actor,
+        cause=cause.at(created_at),
         after={"plan_hash": public_digest(digest)},
-        source_address=source_address,
         org_slug=organization.slug,
-        now=created_at,
     )
     return row, True
 

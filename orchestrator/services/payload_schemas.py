@@ -1,13 +1,12 @@
 """JSON Schemas of organizations for the payloads of their jobs."""
 
-from datetime import datetime
 from typing import Any
 
+from orchestrator.core.cause import Cause
 from orchestrator.core.operator_events import record_operator_event
 from orchestrator.core.unit_of_work import UnitOfWork, operation
 from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import Invalid, NotFound
-from runtime_jobs.events import Actor
 from runtime_jobs.models import Organization, PayloadSchema
 from runtime_jobs.specs import PAYLOAD_TYPES, PayloadSpec
 from runtime_jobs.specs.payload_schema import payload_errors, schema_error
@@ -20,9 +19,7 @@ def set_payload_schema(
     organization: Organization,
     job_type: str,
     document: dict[str, Any],
-    actor: Actor,
-    source_address: str | None = None,
-    now: datetime | None = None,
+    cause: Cause,
 ) -> PayloadSchema:
     """Set the schema that payloads of one type must match from now on. Jobs that were submitted before stay.
 
@@ -30,9 +27,6 @@ def set_payload_schema(
         organization: The organization.
         job_type: A type with a payload.
         document: The schema.
-        actor: The client or operator.
-        source_address: The caller's IP address.
-        now: The time of the change; by default the time of the database.
 
     Raises:
         Invalid: The type has no payload, or the schema is not accepted.
@@ -41,24 +35,27 @@ def set_payload_schema(
         raise Invalid({"job_type": [f"Must be one of: {', '.join(PAYLOAD_TYPES)}."]})
     if problem := schema_error(document):
         raise Invalid({"document": [problem]})
-    changed_at = now or database_now()
+    changed_at = cause.now or database_now()
     Organization.objects.select_for_update(no_key=True).get(pk=organization.pk)  # of two first schemas one is later
     row = PayloadSchema.objects.filter(organization=organization, job_type=job_type).first()
     before = {"version": row.version} if row else None
     if row is None:
         row = PayloadSchema(organization=organization, job_type=job_type, version=0)
-    row.document, row.version, row.changed_by, row.changed_at = document, row.version + 1, str(actor)[:200], changed_at
+    row.document, row.version, row.changed_by, row.changed_at = (
+        document,
+        row.version + 1,
+        str(cause.actor)[:200],
+        changed_at,
+    )
     row.save()
     record_operator_event(
         "payload_schema.set",
         target=f"payload_schema:{row}"[:200],
-        actor=actor,
+        cause=cause.at(changed_at),
         before=before,
         after={"version": row.version},
-        source_address=source_address,
         org_slug=organization.slug,
         job_type=job_type,
-        now=changed_at,
     )
     return row
 
@@ -69,18 +66,13 @@ def remove_payload_schema(
     *,
     organization: Organization,
     job_type: str,
-    actor: Actor,
-    source_address: str | None = None,
-    now: datetime | None = None,
+    cause: Cause,
 ) -> None:
     """Remove the schema of one type. Payloads of the type have no schema then.
 
     Args:
         organization: The organization.
         job_type: The type.
-        actor: The client or operator.
-        source_address: The caller's IP address.
-        now: The time of the change; by default the time of the database.
 
     Raises:
         NotFound: There is no schema.
@@ -94,12 +86,10 @@ def remove_payload_schema(
     record_operator_event(
         "payload_schema.removed",
         target=target,
-        actor=actor,
+        cause=cause,
         before={"version": version},
-        source_address=source_address,
         org_slug=organization.slug,
         job_type=job_type,
-        now=now,
     )
 
 

@@ -12,11 +12,11 @@ import jwt
 from django.conf import settings
 from django.utils.crypto import salted_hmac
 
+from orchestrator.core.cause import Cause
 from orchestrator.core.operator_events import record_operator_event
 from orchestrator.core.unit_of_work import UnitOfWork, operation
 from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import NotFound, OperatorOnly
-from runtime_jobs.events import Actor
 from runtime_jobs.identifiers import new_uuid
 from runtime_jobs.models import PersonalKey
 from workers.registry.tokens import USER_PREFIX, digest_of, new_key
@@ -37,10 +37,8 @@ def create_personal_key(
     name: str,
     is_jwt: bool = False,
     creator: Any,
-    actor: Actor,
+    cause: Cause,
     expires_at: datetime | None = None,
-    source_address: str | None = None,
-    now: datetime | None = None,
 ) -> tuple[PersonalKey, str]:
     """Create a key of a person.
 
@@ -52,10 +50,7 @@ def create_personal_key(
         name: A name for people.
         is_jwt: Create a JSON Web Token; it ends after `JWT_LIFETIME` by default.
         creator: The user of the admin who asks for the key; None for an operator with a shell on the server.
-        actor: The operator, for the audit log.
         expires_at: The end of the key, or None.
-        source_address: The caller's IP address.
-        now: The time of the audit event; by default the time of the database.
 
     Returns:
         The row and the key.
@@ -65,7 +60,7 @@ def create_personal_key(
     """
     if creator is not None and creator.pk != user.pk and not creator.is_superuser:
         raise OperatorOnly("user: Only a superuser creates keys of other people. Choose yourself.")
-    created_at = now or database_now()
+    created_at = cause.now or database_now()
     if is_jwt:
         expires_at = (expires_at or created_at + JWT_LIFETIME).replace(microsecond=0)
         key = _sign(user, created_at, expires_at)
@@ -76,7 +71,7 @@ def create_personal_key(
         name=name,
         digest=digest_of(key),
         is_jwt=is_jwt,
-        created_by=actor.name[:150],
+        created_by=cause.actor.name[:150],
         created_at=created_at,
         expires_at=expires_at,
     )
@@ -84,10 +79,8 @@ def create_personal_key(
     record_operator_event(
         "personal_key.created",
         target=_target(row),
-        actor=actor,
+        cause=cause.at(created_at),
         after=after,
-        source_address=source_address,
-        now=created_at,
     )
     return row, key
 
@@ -97,19 +90,12 @@ def revoke_personal_key(
     _: UnitOfWork,
     *,
     key_id: int,
-    actor: Actor,
-    reason: str,
-    source_address: str | None = None,
-    now: datetime | None = None,
+    cause: Cause,
 ) -> PersonalKey:
     """Revoke a key of a person. A repetition changes nothing.
 
     Args:
         key_id: The key of the row.
-        actor: The operator.
-        reason: Recorded in the audit log.
-        source_address: The caller's IP address.
-        now: The time of the revocation; by default the time of the database.
 
     Raises:
         NotFound: The key does not exist.
@@ -118,15 +104,12 @@ def revoke_personal_key(
     if row is None:
         raise NotFound(f"The personal key {key_id} does not exist.")
     if row.revoked_at is None:
-        row.revoked_at = now or database_now()
+        row.revoked_at = cause.now or database_now()
         row.save(update_fields=["revoked_at"])
         record_operator_event(
             "personal_key.revoked",
             target=_target(row),
-            actor=actor,
-            reason=reason,
-            source_address=source_address,
-            now=now,
+            cause=cause,
         )
     return row
 

@@ -20,12 +20,10 @@ def prioritize(
     """Change the priority of a waiting job. Its age determines its place among jobs of the new priority.
 
     Args:
-        uow: The unit of work, which `operation` passes.
         job_ulid: The job.
         priority: The new priority; see `runtime_jobs.priorities`.
         actor: The operator.
         reason: Recorded in the event.
-        now: The time of the change; by default the time of the database.
 
     Returns:
         The job, or None if it does not wait or already has this priority.
@@ -66,7 +64,6 @@ def end_emergencies(uow: UnitOfWork, org_slug: str, *, now: datetime) -> int:
     """Give waiting emergency jobs the priority of the plan, because the emergency limit is removed.
 
     Args:
-        uow: The unit of work of the operation.
         org_slug: The organization. The caller holds its advisory lock, so that no emergency job is submitted meanwhile.
         now: Timestamp of the change.
 

@@ -1,7 +1,6 @@
 """Changes a quota: the concurrency, rate and emergency limits of one organization and job type at once."""
 
 from collections.abc import Container, Mapping
-from datetime import datetime
 from typing import Any
 
 from leases.advisory_locks import QUEUES_OF_ORGANIZATION, advisory_xact_lock
@@ -9,11 +8,11 @@ from leases.models import LimitKind
 from leases.scheduling.limit_attachment import lock_for_changes
 from leases.scheduling.limits import ALL_TYPES
 from leases.scheduling.quotas import Quota, read_quota
+from orchestrator.core.cause import Cause
 from orchestrator.core.operator_events import record_operator_event
 from orchestrator.core.unit_of_work import UnitOfWork, operation
 from orchestrator.services.limits import change_limit, require_allowed
 from runtime_jobs.errors import Invalid, VersionConflict
-from runtime_jobs.events import Actor
 
 # The limit that each field of a quota belongs to.
 FIELDS = {
@@ -32,26 +31,18 @@ def set_quota(
     org_slug: str,
     job_type: str = ALL_TYPES,
     changes: Mapping[str, int | None],
-    actor: Actor,
-    reason: str = "",
+    cause: Cause,
     if_versions: Container[str] | None = None,
-    source_address: str | None = None,
-    now: datetime | None = None,
 ) -> Quota:
     """Change all named fields of a quota in one transaction, with one event in the audit log.
 
     Running jobs above a lowered limit continue. No job starts until there is room.
 
     Args:
-        uow: The unit of work, which `operation` passes.
         org_slug: The organization.
         job_type: The job type, or all types.
         changes: The new values by the names in `FIELDS`. A field that is missing stays; None removes the limit.
-        actor: The client or operator.
-        reason: Recorded in the audit log, and displayed to those whose jobs wait.
         if_versions: The quota must have one of these versions. None: any.
-        source_address: The caller's IP address.
-        now: The time of the change; by default the time of the database.
 
     Returns:
         The quota after the change.
@@ -65,11 +56,11 @@ def set_quota(
     advisory_xact_lock(QUEUES_OF_ORGANIZATION, org_slug)
     before = read_quota(org_slug, job_type)
     for kind in {FIELDS[name]: None for name in changes}:
-        require_allowed(kind, before.limits.get(kind), actor)
+        require_allowed(kind, before.limits.get(kind), cause.actor)
     if if_versions is not None and (version := before.version) not in if_versions:
         message = f'The quota has version {version}: If-Match must be "{version}", without W/. Read the quota again.'
         raise VersionConflict(message, version=before.version)
-    changed = _terms_by_kind(before, changes, reason)
+    changed = _terms_by_kind(before, changes, cause.reason)
     if not changed:
         return before
     if len(changed) > 1:
@@ -77,19 +68,16 @@ def set_quota(
         counts_running = any(kind not in before.limits and kind != LimitKind.RATE for kind in changed)
         lock_for_changes(org_slug, job_type, existing, counts_running=counts_running)
     for kind, terms in changed.items():
-        change_limit(uow, kind, before.target, terms, actor=actor, now=now)
+        change_limit(uow, kind, before.target, terms, actor=cause.actor, now=cause.now)
     after = read_quota(org_slug, job_type)
     record_operator_event(
         "quota.set",
         target=str(before.target),
-        actor=actor,
+        cause=cause,
         before=_describe(before),
         after=_describe(after),
-        reason=reason,
-        source_address=source_address,
         org_slug=org_slug,
         job_type=before.target.job_type,
-        now=now,
     )
     return after
 

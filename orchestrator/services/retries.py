@@ -36,12 +36,10 @@ def retry(
     A client's retry counts as a submit. An operator's retry is not refused by the quota.
 
     Args:
-        uow: The unit of work, which `operation` passes.
         job_ulid: The newest attempt of the job.
         actor: The client or operator.
         reason: Recorded in the event.
         idempotency: The idempotency key. The same request again returns the first new attempt.
-        now: The time of the retry; by default the time of the database.
 
     Raises:
         NotFound: The job does not exist.
@@ -75,11 +73,9 @@ def reupload(
     """Queue a new attempt that only uploads the run of a failed one, without executing its command.
 
     Args:
-        uow: The unit of work, which `operation` passes.
         job_ulid: A job whose execution succeeded and whose upload failed.
         actor: The operator.
         reason: Recorded in the event.
-        now: The time of the request; by default the time of the database.
 
     Raises:
         NotFound: The job does not exist, or has no run that waits for an upload.

@@ -3,18 +3,17 @@
 A key is returned once, by the operation that creates it. Only its digest is stored.
 """
 
-from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 from django.conf import settings
 
 from orchestrator.core import work_signals
+from orchestrator.core.cause import Cause
 from orchestrator.core.operator_events import record_operator_event
 from orchestrator.core.unit_of_work import UnitOfWork, operation
 from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import NotFound, ResourceConflict
-from runtime_jobs.events import Actor
 from runtime_jobs.resource_names import slugify
 from workers.models import HardwareSpec, Pool, Worker, WorkerSpec
 from workers.registry.models import PoolPolicy, WorkerState
@@ -36,18 +35,13 @@ def create_runner(
     *,
     name: str,
     slug: str | None = None,
-    actor: Actor,
-    source_address: str | None = None,
-    now: datetime | None = None,
+    cause: Cause,
 ) -> tuple[Worker, str]:
     """Create a runner, and the pool of runners if it is missing.
 
     Args:
         name: A name for people, not unique.
         slug: The unique name in URLs; by default that of the name.
-        actor: The operator.
-        source_address: The caller's IP address.
-        now: The time of the creation; by default the time of the database.
 
     Returns:
         The runner and its key.
@@ -55,7 +49,7 @@ def create_runner(
     Raises:
         ResourceConflict: A worker with this slug exists.
     """
-    created_at = now or database_now()
+    created_at = cause.now or database_now()
     slug = slug or default_slug(name)
     _require_free(slug)
     pool, _is_new = Pool.objects.get_or_create(slug=settings.RUNNER_POOL, defaults=POOL_DEFAULTS)
@@ -73,10 +67,8 @@ def create_runner(
     record_operator_event(
         "runner.created",
         target=worker.worker_id,
-        actor=actor,
+        cause=cause.at(created_at),
         after={"name": name, "slug": slug, "pool": pool.slug},
-        source_address=source_address,
-        now=created_at,
     )
     return worker, key
 
@@ -89,10 +81,7 @@ def change_runner(
     name: str | None = None,
     slug: str | None = None,
     archived: bool | None = None,
-    actor: Actor,
-    reason: str = "",
-    source_address: str | None = None,
-    now: datetime | None = None,
+    cause: Cause,
 ) -> Worker:
     """Rename, archive or restore a runner.
 
@@ -100,21 +89,16 @@ def change_runner(
     continue. A restored runner has the same key as before.
 
     Args:
-        uow: The unit of work, which `operation` passes.
         worker_id: The runner.
         name: The new name, or None for no change. The slug stays.
         slug: The new slug, or None for no change.
         archived: True archives, False restores, None changes nothing.
-        actor: The operator.
-        reason: Recorded in the audit log.
-        source_address: The caller's IP address.
-        now: The time of the change; by default the time of the database.
 
     Raises:
         NotFound: The runner does not exist.
         ResourceConflict: Another worker has this slug, or the runner was revoked.
     """
-    worker, changed_at = _lock_runner(worker_id), now or database_now()
+    worker, changed_at = _lock_runner(worker_id), cause.now or database_now()
     if slug is not None and slug != worker.slug:
         _require_free(slug)
     before, was_archived = _description(worker), worker.archived_at is not None
@@ -134,12 +118,9 @@ def change_runner(
         record_operator_event(
             "runner.changed",
             target=worker_id,
-            actor=actor,
+            cause=cause.at(changed_at),
             before={field: before[field] for field in changed},
             after={field: after[field] for field in changed},
-            reason=reason,
-            source_address=source_address,
-            now=changed_at,
         )
     if was_archived and archived is False:
         _wake_claims(uow, worker)  # over its open connections
@@ -151,19 +132,12 @@ def rotate_runner_key(
     _: UnitOfWork,
     *,
     worker_id: str,
-    actor: Actor,
-    reason: str = "",
-    source_address: str | None = None,
-    now: datetime | None = None,
+    cause: Cause,
 ) -> tuple[Worker, str]:
     """Give a runner a new key. The old one is refused at once; open connections stay.
 
     Args:
         worker_id: The runner.
-        actor: The operator.
-        reason: Recorded in the audit log.
-        source_address: The caller's IP address.
-        now: The time of the rotation; by default the time of the database.
 
     Returns:
         The runner and its key.
@@ -172,7 +146,7 @@ def rotate_runner_key(
         NotFound: The runner does not exist.
         ResourceConflict: The runner is archived or was revoked.
     """
-    worker, rotated_at = _lock_runner(worker_id), now or database_now()
+    worker, rotated_at = _lock_runner(worker_id), cause.now or database_now()
     if worker.archived_at is not None:
         raise ResourceConflict(f"The runner {worker.slug} is archived. Restore it before you rotate its key.")
     key = new_key(RUNNER_PREFIX)
@@ -181,10 +155,7 @@ def rotate_runner_key(
     record_operator_event(
         "runner.key_rotated",
         target=worker_id,
-        actor=actor,
-        reason=reason,
-        source_address=source_address,
-        now=rotated_at,
+        cause=cause.at(rotated_at),
     )
     return worker, key
 
@@ -195,21 +166,13 @@ def add_runner_spec(
     *,
     worker_id: str,
     spec_uuid: UUID,
-    actor: Actor,
-    reason: str = "",
-    source_address: str | None = None,
-    now: datetime | None = None,
+    cause: Cause,
 ) -> HardwareSpec:
     """Associate a hardware spec with a runner, which then gets the jobs that ask for it. An archived spec is accepted.
 
     Args:
-        uow: The unit of work, which `operation` passes.
         worker_id: The runner.
         spec_uuid: The spec.
-        actor: The operator, who vouches that the machine provides the spec.
-        reason: Recorded in the audit log.
-        source_address: The caller's IP address.
-        now: The time of the audit event; by default the time of the database.
 
     Raises:
         NotFound: The runner or the spec does not exist.
@@ -225,11 +188,8 @@ def add_runner_spec(
     record_operator_event(
         "runner.spec_added",
         target=worker_id,
-        actor=actor,
+        cause=cause,
         after={"spec": str(spec_uuid), "slug": spec.slug},
-        reason=reason,
-        source_address=source_address,
-        now=now,
     )
     _wake_claims(uow, worker)
     return spec
@@ -247,20 +207,13 @@ def remove_runner_spec(
     *,
     worker_id: str,
     spec_uuid: UUID,
-    actor: Actor,
-    reason: str = "",
-    source_address: str | None = None,
-    now: datetime | None = None,
+    cause: Cause,
 ) -> None:
     """End the association of a runner with a hardware spec. Its running jobs continue.
 
     Args:
         worker_id: The runner.
         spec_uuid: The spec.
-        actor: The operator.
-        reason: Recorded in the audit log.
-        source_address: The caller's IP address.
-        now: The time of the audit event; by default the time of the database.
 
     Raises:
         NotFound: The runner does not exist, or is not associated with the spec.
@@ -273,11 +226,8 @@ def remove_runner_spec(
     record_operator_event(
         "runner.spec_removed",
         target=worker_id,
-        actor=actor,
+        cause=cause,
         before={"spec": str(spec_uuid), "slug": association.spec.slug},
-        reason=reason,
-        source_address=source_address,
-        now=now,
     )
 
 

@@ -75,13 +75,11 @@ def submit(
     """Queue a new job.
 
     Args:
-        uow: The unit of work, which `operation` passes.
         submission: The request.
         policy: The policy of the job type: retries, time to live of the lease, and more.
         default_pool: The slug of the pool of projects that name none.
         actor: The client.
         idempotency: The idempotency key. The same request again returns the first job.
-        now: The time of the submit; by default the time of the database.
 
     Raises:
         LifecycleError: Any error of `admit_job`.

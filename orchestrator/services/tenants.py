@@ -7,13 +7,13 @@ from typing import Any
 from django.db.models import Manager
 
 from leases.scheduling.submit_quotas import create_quota
+from orchestrator.core.cause import Cause
 from orchestrator.core.operator_events import record_operator_event
 from orchestrator.core.unit_of_work import UnitOfWork, operation
 from orchestrator.services.limits import sync_plan
 from orchestrator.services.priority import raise_queued_priority
 from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import NotFound, ResourceConflict
-from runtime_jobs.events import Actor
 from runtime_jobs.models import ApiToken, MemberRole, Membership, Organization, Project
 from runtime_jobs.models.tenants import MAX_SLUG_LENGTH, Visibility
 from runtime_jobs.plans import FREE, UNCLAIMED, plan_of_tier
@@ -62,9 +62,7 @@ def claim_organization(
     *,
     organization_id: int,
     user: Any,
-    actor: Actor,
-    source_address: str | None = None,
-    now: datetime | None = None,
+    cause: Cause,
 ) -> Organization:
     """Make a person the first member of an organization without an owner, and give it the plan `free`.
 
@@ -72,12 +70,8 @@ def claim_organization(
     before, the scheduler does it. A repetition by a member changes nothing.
 
     Args:
-        uow: The unit of work, which `operation` passes.
         organization_id: The key of the organization.
         user: The person.
-        actor: The person, for the audit log.
-        source_address: The person's IP address.
-        now: The time of the claim; by default the time of the database.
 
     Returns:
         The organization.
@@ -88,7 +82,7 @@ def claim_organization(
     """
     organization = lock_organization(organization_id)
     if not is_claimed(organization):
-        claim_locked(uow, organization, user=user, actor=actor, source_address=source_address, now=now)
+        claim_locked(uow, organization, user=user, cause=cause)
     elif not Membership.objects.filter(organization=organization, user=user).exists():
         if organization.projects.filter(visibility=Visibility.PUBLIC).exists():
             raise ResourceConflict(f"The organization {organization.slug} has already been claimed.")
@@ -101,24 +95,20 @@ def claim_locked(
     organization: Organization,
     *,
     user: Any,
-    actor: Actor,
-    source_address: str | None = None,
-    now: datetime | None = None,
+    cause: Cause,
 ) -> None:
     """Make a person a member of a locked organization without an owner; see `claim_organization`."""
     before, organization.plan = organization.plan.name, plan_of_tier(FREE)
-    organization.claimed_at = now or database_now()
+    organization.claimed_at = cause.now or database_now()
     organization.save(update_fields=["plan", "claimed_at"])
     Membership.objects.create(user=user, organization=organization, role=MemberRole.QUOTA_MANAGER)
     record_operator_event(
         "organization.claimed",
         target=f"organization:{organization.slug}"[:200],
-        actor=actor,
+        cause=cause.at(organization.claimed_at),
         before={"plan": before},
         after={"plan": organization.plan.name, "member": user.get_username()},
-        source_address=source_address,
         org_slug=organization.slug,
-        now=organization.claimed_at,
     )
     uow.after_commit(_follow_plans, organization.pk)
 

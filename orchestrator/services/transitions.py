@@ -98,7 +98,6 @@ def transition(
     """Change the state of a job and record the event.
 
     Args:
-        uow: The unit of work of the operation.
         job: A locked or new job. The caller marks it as changed.
         target: The new state.
         kind: The type of the event, such as `job.started`.
@@ -169,7 +168,6 @@ def enqueue(
     is inserted, and gets its key, when the operation ends.
 
     Args:
-        uow: The unit of work of the operation.
         job: The new job.
         now: Timestamp of the submit.
         actor: The client.
@@ -272,7 +270,6 @@ def end_lease(
     A silent worker is billed until its lease expired, however late the expiry is noticed.
 
     Args:
-        uow: The unit of work of the operation.
         lease: An open lease of a locked job.
         state: The final state of the lease.
         reason: The stored reason, such as `completed` or `not_acknowledged`.
@@ -395,7 +392,6 @@ def fail_or_cancel(
     """End this attempt as failed, or as canceled if a cancel was requested.
 
     Args:
-        uow: The unit of work of the operation.
         job: A locked job.
         reason: The failure reason.
         message: A text for people, cut to `MAX_MESSAGE_LENGTH` characters.
@@ -438,7 +434,6 @@ def create_retry(
     """Create the next attempt of a job that has ended: a new row with the same root. Resolves the job's incidents.
 
     Args:
-        uow: The unit of work of the operation.
         job: The attempt before.
         kind: Automatic, or manual for a request of a client or an operator.
         now: Timestamp of the new attempt.

@@ -5,6 +5,7 @@ from datetime import datetime
 from leases.fencing import lock_current_lease
 from leases.models import Lease
 from leases.states import LeaseState
+from orchestrator.core.cause import Cause
 from orchestrator.core.operator_events import record_operator_event
 from orchestrator.core.unit_of_work import UnitOfWork, operation
 from orchestrator.services.expiry import end_lease_externally
@@ -22,11 +23,9 @@ def revoke(uow: UnitOfWork, *, job_ulid: str, actor: Actor, reason: str, now: da
     """Revoke the lease of a job. A running job fails as `worker_lost`, an unacknowledged one is queued again.
 
     Args:
-        uow: The unit of work, which `operation` passes.
         job_ulid: The job.
         actor: The operator.
         reason: A text for people.
-        now: The time of the revocation; by default the time of the database after the lock.
 
     Returns:
         The job, or None if it has no open lease.
@@ -65,11 +64,8 @@ def set_worker_state(
     *,
     worker_id: str,
     state: WorkerState,
-    actor: Actor,
+    cause: Cause,
     note: str = "",
-    reason: str = "",
-    source_address: str | None = None,
-    now: datetime | None = None,
 ) -> Worker:
     """Activate, drain, put into maintenance or revoke a worker.
 
@@ -78,11 +74,7 @@ def set_worker_state(
     Args:
         worker_id: The worker.
         state: The new state. The same state again only changes the note.
-        actor: The operator.
         note: A text for people, stored with the worker.
-        reason: Recorded in the audit log.
-        source_address: The caller's IP address.
-        now: The time of the audit event; by default the time of the database.
 
     Raises:
         NotFound: The worker does not exist or was revoked.
@@ -97,12 +89,9 @@ def set_worker_state(
     record_operator_event(
         "worker.state",
         target=worker_id,
-        actor=actor,
+        cause=cause,
         before=before,
         after={"state": str(state), "note": note},
-        reason=reason,
-        source_address=source_address,
-        now=now,
     )
     return worker
 
@@ -112,10 +101,7 @@ def rotate_worker_token(
     _: UnitOfWork,
     *,
     worker_id: str,
-    actor: Actor,
-    reason: str = "",
-    source_address: str | None = None,
-    now: datetime | None = None,
+    cause: Cause,
 ) -> str:
     """Give a worker a new token and return it. The old token becomes invalid.
 
@@ -123,10 +109,6 @@ def rotate_worker_token(
 
     Args:
         worker_id: The worker.
-        actor: The operator.
-        reason: Recorded in the audit log.
-        source_address: The caller's IP address.
-        now: The time of the audit event; by default the time of the database.
 
     Raises:
         NotFound: The worker does not exist or was revoked.
@@ -139,9 +121,7 @@ def rotate_worker_token(
         raise ResourceConflict(f"{worker.slug} is a runner of workflow jobs. Rotate its registration token instead.")
     worker.digest = digest_of(token)
     worker.save(update_fields=["digest"])
-    record_operator_event(
-        "worker.token_rotated", target=worker_id, actor=actor, reason=reason, source_address=source_address, now=now
-    )
+    record_operator_event("worker.token_rotated", target=worker_id, cause=cause)
     return token
 
 

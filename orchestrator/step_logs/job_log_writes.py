@@ -45,13 +45,11 @@ def append_log(
     The session of the worker does not matter: a restarted worker may deliver what its process before has read.
 
     Args:
-        uow: The unit of work, which `operation` passes.
         lease_ulid: The lease.
         worker: The caller.
         seq: The number of the chunk in the step, from 0.
         chunk: The bytes.
         step: The number of the step, from 0.
-        now: The time of the message; by default the time of the database after the lock.
 
     Raises:
         StaleLease: The lease is unknown, has ended or expired.

@@ -111,7 +111,6 @@ def flush_late_chunks(uow: UnitOfWork, *, key: int) -> None:
     """Store what was held back of chunks that arrived after the end of their step.
 
     Args:
-        uow: The unit of work, which `operation` passes.
         key: The key of the log.
     """
     log = lock_log_by_key(key)

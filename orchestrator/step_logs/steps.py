@@ -86,7 +86,6 @@ def change_step(uow: UnitOfWork, step: JobStep, change: StepChange, *, now: date
     Followers of the job are notified after the commit.
 
     Args:
-        uow: The unit of work of the operation.
         step: The step.
         change: The new status.
         now: Timestamp of the change, where the worker gives none.

@@ -8,6 +8,7 @@ from uuid import uuid4
 import orjson
 from django.db.models import Q, QuerySet
 
+from orchestrator.core.cause import Cause
 from orchestrator.core.datetimes import format_timestamp
 from orchestrator.core.unit_of_work import UnitOfWork, operation
 from orchestrator.webhooks.models import Delivery, DeliveryStatus, Webhook, WebhookStatus
@@ -15,7 +16,6 @@ from orchestrator.webhooks.operations import lock_webhook, record_webhook_event
 from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import NotFound, ResourceConflict
 from runtime_jobs.event_types import WEBHOOK_TEST
-from runtime_jobs.events import Actor
 
 MAX_REDELIVERED: Final = 1000  # by one call, so that it stays short; the next call continues
 
@@ -40,19 +40,12 @@ def send_test(
     _: UnitOfWork,
     *,
     webhook_ulid: str,
-    actor: Actor,
-    reason: str = "",
-    source_address: str | None = None,
-    now: datetime | None = None,
+    cause: Cause,
 ) -> Delivery:
     """Create a delivery of the type `webhook.test`. It has the members of every envelope, and no job.
 
     Args:
         webhook_ulid: The webhook.
-        actor: The client or operator.
-        reason: Recorded in the audit log.
-        source_address: The caller's IP address.
-        now: The time of the event; by default the time of the database.
 
     Raises:
         NotFound: The webhook does not exist.
@@ -60,7 +53,7 @@ def send_test(
     """
     webhook = lock_webhook(webhook_ulid)
     _require_active(webhook)
-    created_at = now or database_now()
+    created_at = cause.now or database_now()
     event_id = uuid4()
     envelope = {
         "eventId": str(event_id),
@@ -71,7 +64,7 @@ def send_test(
         "jobType": None,
         "correlationId": None,
         "idempotencyKey": str(event_id),
-        "payload": {"webhookId": webhook.webhook_ulid, "actor": str(actor)},
+        "payload": {"webhookId": webhook.webhook_ulid, "actor": str(cause.actor)},
         "provenance": None,
         "integrity": None,
     }
@@ -84,15 +77,7 @@ def send_test(
         due_at=created_at,
         created_at=created_at,
     )
-    record_webhook_event(
-        webhook,
-        "tested",
-        after={"delivery": delivery.delivery_ulid},
-        actor=actor,
-        reason=reason,
-        source_address=source_address,
-        now=created_at,
-    )
+    record_webhook_event(webhook, "tested", cause.at(created_at), after={"delivery": delivery.delivery_ulid})
     return delivery
 
 
@@ -102,20 +87,13 @@ def redeliver(
     *,
     webhook_ulid: str,
     delivery_ulid: str,
-    actor: Actor,
-    reason: str = "",
-    source_address: str | None = None,
-    now: datetime | None = None,
+    cause: Cause,
 ) -> Delivery:
     """Send a delivery again, under the same id and with the same body. Its tries begin a new round.
 
     Args:
         webhook_ulid: The webhook.
         delivery_ulid: The delivery.
-        actor: The client or operator.
-        reason: Recorded in the audit log.
-        source_address: The caller's IP address.
-        now: The time of the request; by default the time of the database after the lock.
 
     Raises:
         NotFound: The webhook has no such delivery.
@@ -129,17 +107,9 @@ def redeliver(
         raise NotFound("The webhook has no such delivery, or you may not see it.")
     if delivery.status == DeliveryStatus.PENDING:
         raise ResourceConflict("The delivery is on its way. It can be sent again when it has ended.")
-    requested_at = now or database_now()
+    requested_at = cause.now or database_now()
     _begin_round(Delivery.objects.filter(pk=delivery.pk), requested_at)
-    record_webhook_event(
-        webhook,
-        "redelivered",
-        after={"delivery": delivery_ulid},
-        actor=actor,
-        reason=reason,
-        source_address=source_address,
-        now=requested_at,
-    )
+    record_webhook_event(webhook, "redelivered", cause.at(requested_at), after={"delivery": delivery_ulid})
     delivery.refresh_from_db()
     return delivery
 
@@ -150,10 +120,7 @@ def redeliver_many(
     *,
     webhook_ulid: str,
     since: datetime | None,
-    actor: Actor,
-    reason: str = "",
-    source_address: str | None = None,
-    now: datetime | None = None,
+    cause: Cause,
 ) -> Redelivered:
     """Send the dead letters of a webhook again, or everything that has ended and was created since a time.
 
@@ -162,10 +129,6 @@ def redeliver_many(
     Args:
         webhook_ulid: The webhook.
         since: The time; None: the dead letters of any age.
-        actor: The client or operator.
-        reason: Recorded in the audit log.
-        source_address: The caller's IP address.
-        now: The time of the request; by default the time of the database after the lock.
 
     Raises:
         NotFound: The webhook does not exist.
@@ -173,7 +136,7 @@ def redeliver_many(
     """
     webhook = lock_webhook(webhook_ulid)
     _require_active(webhook)
-    requested_at = now or database_now()
+    requested_at = cause.now or database_now()
     is_wanted = Q(status=DeliveryStatus.DEAD)
     if since is not None:
         is_wanted = ~Q(status=DeliveryStatus.PENDING) & Q(created_at__gte=since)
@@ -183,13 +146,7 @@ def redeliver_many(
     chosen, has_more = found[:MAX_REDELIVERED], len(found) > MAX_REDELIVERED
     number = _begin_round(Delivery.objects.filter(pk__in=[delivery.pk for delivery in chosen]), requested_at)
     record_webhook_event(
-        webhook,
-        "redelivered",
-        after={"deliveries": number, "since": format_timestamp(since)},
-        actor=actor,
-        reason=reason,
-        source_address=source_address,
-        now=requested_at,
+        webhook, "redelivered", cause.at(requested_at), after={"deliveries": number, "since": format_timestamp(since)}
     )
     next_since = found[MAX_REDELIVERED].created_at if has_more and since is not None else None
     return Redelivered(number, has_more, next_since)

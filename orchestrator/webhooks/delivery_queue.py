@@ -208,7 +208,6 @@ def record_tries(
     """Record tries, and when the failed ones are repeated. A try of a claim that was lost meanwhile is dropped.
 
     Args:
-        uow: The unit of work, which `operation` passes.
         tries: The tries.
         record_health: Records what they mean for the webhooks.
         jitter: Returns a factor of the pause before the next try.

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
+from orchestrator.core.cause import Cause
 from orchestrator.core.unit_of_work import UnitOfWork
 from orchestrator.incidents.models import IncidentKind
 from orchestrator.incidents.operations import open_incident
@@ -76,4 +77,4 @@ def _end(webhook: Webhook, status: WebhookStatus, reason: str, now: datetime) ->
     webhook.updated_at, webhook.updated_by = now, str(SYSTEM)
     webhook.save(update_fields=["status", "status_reason", "updated_at", "updated_by"])
     before, after = {"status": "active"}, {"status": str(status)}
-    record_webhook_event(webhook, str(status), actor=SYSTEM, before=before, after=after, reason=reason, now=now)
+    record_webhook_event(webhook, str(status), Cause(SYSTEM, reason, now=now), before=before, after=after)

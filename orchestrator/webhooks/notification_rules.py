@@ -9,6 +9,7 @@ from typing import Any, Final
 from django.conf import settings
 
 from leases.advisory_locks import WEBHOOKS_OF_ORGANIZATION, advisory_xact_lock
+from orchestrator.core.cause import Cause
 from orchestrator.core.idempotency import IdempotentRequest
 from orchestrator.core.operator_events import changed_members, record_operator_event
 from orchestrator.core.unit_of_work import UnitOfWork, operation
@@ -44,20 +45,15 @@ def create_notification_rule(
     *,
     organization: Organization,
     terms: RuleTerms,
-    actor: Actor,
+    cause: Cause,
     idempotency: IdempotentRequest | None = None,
-    source_address: str | None = None,
-    now: datetime | None = None,
 ) -> tuple[NotificationRule, bool]:
     """Create a rule. It applies to events that occur from now on.
 
     Args:
         organization: The organization whose events it concerns.
         terms: The conditions and the receiver.
-        actor: The client or operator.
         idempotency: The key of the request. A repetition returns the rule of the first one.
-        source_address: The caller's IP address.
-        now: The time of the creation; by default the time of the database.
 
     Returns:
         The rule, and whether it is new.
@@ -68,7 +64,7 @@ def create_notification_rule(
         NotFound: The rule that an earlier request with this key has created was deleted.
     """
     advisory_xact_lock(WEBHOOKS_OF_ORGANIZATION, organization.pk)
-    created_at = now or database_now()
+    created_at = cause.now or database_now()
     rule = NotificationRule(organization=organization, created_at=created_at)
     if idempotency is not None:
         first = idempotency.bind(rule.rule_ulid, now=created_at)
@@ -78,8 +74,8 @@ def create_notification_rule(
         text = f"The organization has {MAX_RULES} notification rules, which is its limit. Delete one."
         raise ResourceConflict(text, limit=MAX_RULES)
     _set_terms(rule, terms)
-    _save(rule, actor, created_at)
-    _record(rule, "created", actor=actor, after=_facts(rule), source_address=source_address, now=created_at)
+    _save(rule, cause.actor, created_at)
+    _record(rule, "created", cause.at(created_at), after=_facts(rule))
     return rule, True
 
 
@@ -89,20 +85,13 @@ def change_notification_rule(
     *,
     rule_ulid: str,
     changes: dict[str, Any],
-    actor: Actor,
-    reason: str = "",
-    source_address: str | None = None,
-    now: datetime | None = None,
+    cause: Cause,
 ) -> NotificationRule:
     """Change the terms of a rule. Events that were gathered before are sent as the rule says then.
 
     Args:
         rule_ulid: The rule.
         changes: Members of `RuleTerms`. A webhook replaces recipients, and recipients replace a webhook.
-        actor: The client or operator.
-        reason: Recorded in the audit log.
-        source_address: The caller's IP address.
-        now: The time of the change; by default the time of the database after the lock.
 
     Raises:
         NotFound: The rule does not exist.
@@ -112,25 +101,22 @@ def change_notification_rule(
     organization_id = find_notification_rule(rule_ulid).organization_id
     advisory_xact_lock(WEBHOOKS_OF_ORGANIZATION, organization_id)
     rule = find_notification_rule(rule_ulid)
-    changed_at = now or database_now()
+    changed_at = cause.now or database_now()
     before, terms = _facts(rule), asdict(_terms_of(rule))
     if "webhook_ulid" in changes and "recipients" not in changes:
         terms["recipients"] = ()
     if "recipients" in changes and "webhook_ulid" not in changes:
         terms["webhook_ulid"] = None
     _set_terms(rule, RuleTerms(**terms | changes))
-    _save(rule, actor, changed_at)
+    _save(rule, cause.actor, changed_at)
     before, after = changed_members(before, _facts(rule))
     if after:
         _record(
             rule,
             "changed",
-            actor=actor,
+            cause.at(changed_at),
             before=before,
             after=after,
-            reason=reason,
-            source_address=source_address,
-            now=changed_at,
         )
     return rule
 
@@ -140,25 +126,18 @@ def delete_notification_rule(
     _: UnitOfWork,
     *,
     rule_ulid: str,
-    actor: Actor,
-    reason: str = "",
-    source_address: str | None = None,
-    now: datetime | None = None,
+    cause: Cause,
 ) -> None:
     """Delete a rule, and the notifications that it has gathered.
 
     Args:
         rule_ulid: The rule.
-        actor: The client or operator.
-        reason: Recorded in the audit log.
-        source_address: The caller's IP address.
-        now: The time of the deletion; by default the time of the database.
 
     Raises:
         NotFound: The rule does not exist.
     """
     rule = find_notification_rule(rule_ulid)
-    _record(rule, "deleted", actor=actor, before=_facts(rule), reason=reason, source_address=source_address, now=now)
+    _record(rule, "deleted", cause, before=_facts(rule))
     rule.delete()
 
 
@@ -264,6 +243,15 @@ def _facts(rule: NotificationRule) -> dict[str, Any]:
     return {name: list(value) if isinstance(value, list | tuple) else value for name, value in facts.items()}
 
 
-def _record(rule: NotificationRule, action: str, **facts: Any) -> None:
+def _record(
+    rule: NotificationRule,
+    action: str,
+    cause: Cause,
+    *,
+    before: dict[str, Any] | None = None,
+    after: dict[str, Any] | None = None,
+) -> None:
     target, org_slug = f"notification_rule:{rule.rule_ulid}", rule.organization.slug
-    record_operator_event(f"notification_rule.{action}", target=target, org_slug=org_slug, **facts)
+    record_operator_event(
+        f"notification_rule.{action}", target=target, cause=cause, before=before, after=after, org_slug=org_slug
+    )

@@ -8,6 +8,7 @@ from typing import Any, Final
 from django.conf import settings
 
 from leases.advisory_locks import WEBHOOKS_OF_ORGANIZATION, advisory_xact_lock
+from orchestrator.core.cause import Cause
 from orchestrator.core.idempotency import IdempotentRequest
 from orchestrator.core.operator_events import changed_members, record_operator_event
 from orchestrator.core.sealing import seal, unseal
@@ -42,20 +43,15 @@ def create_webhook(
     *,
     organization: Organization,
     terms: WebhookTerms,
-    actor: Actor,
+    cause: Cause,
     idempotency: IdempotentRequest | None = None,
-    source_address: str | None = None,
-    now: datetime | None = None,
 ) -> tuple[Webhook, bool]:
     """Create a webhook with a new secret. Events that occur from now on are sent to it.
 
     Args:
         organization: The organization whose events are sent.
         terms: The URL and the filters.
-        actor: The client or operator.
         idempotency: The key of the request. A repetition returns the webhook of the first one.
-        source_address: The caller's IP address.
-        now: The time of the creation; by default the time of the database.
 
     Returns:
         The webhook, and whether it is new.
@@ -65,7 +61,7 @@ def create_webhook(
         NotFound: The webhook that an earlier request with this key has created was deleted.
     """
     advisory_xact_lock(WEBHOOKS_OF_ORGANIZATION, organization.pk)
-    created_at = now or database_now()
+    created_at = cause.now or database_now()
     webhook = Webhook(organization=organization, created_at=created_at)
     if idempotency is not None:
         first = idempotency.bind(webhook.webhook_ulid, now=created_at)
@@ -76,10 +72,8 @@ def create_webhook(
         raise ResourceConflict(f"The organization has {limit} webhooks, which is its limit. Delete one.", limit=limit)
     _set_terms(webhook, terms)
     webhook.sealed_secret = seal(WEBHOOK_KEY, new_key(), context=webhook.sealing_context)
-    _save(webhook, actor, created_at)
-    record_webhook_event(
-        webhook, "created", actor=actor, after=_facts(webhook), source_address=source_address, now=created_at
-    )
+    _save(webhook, cause.actor, created_at)
+    record_webhook_event(webhook, "created", cause.at(created_at), after=_facts(webhook))
     return webhook, True
 
 
@@ -89,10 +83,7 @@ def change_webhook(
     *,
     webhook_ulid: str,
     changes: dict[str, Any],
-    actor: Actor,
-    reason: str = "",
-    source_address: str | None = None,
-    now: datetime | None = None,
+    cause: Cause,
 ) -> Webhook:
     """Change the URL, the description, the filters or the status of a webhook.
 
@@ -102,16 +93,12 @@ def change_webhook(
     Args:
         webhook_ulid: The webhook.
         changes: Members of `WebhookTerms`, and `status`: active or paused.
-        actor: The client or operator.
-        reason: Recorded in the audit log.
-        source_address: The caller's IP address.
-        now: The time of the change; by default the time of the database after the lock.
 
     Raises:
         NotFound: The webhook does not exist.
     """
     webhook = lock_webhook(webhook_ulid)
-    changed_at = now or database_now()
+    changed_at = cause.now or database_now()
     before = _facts(webhook)
     status = changes.get("status", webhook.status)
     terms = {name: changes.get(name, value) for name, value in _terms_of(webhook).items()}
@@ -120,22 +107,21 @@ def change_webhook(
     _set_terms(webhook, WebhookTerms(**terms))
     if status != webhook.status:
         webhook.status = status
-        webhook.status_reason = "" if status == WebhookStatus.ACTIVE else f"Paused by {actor.name}."[:300]
+        webhook.status_reason = "" if status == WebhookStatus.ACTIVE else f"Paused by {cause.actor.name}."[:300]
     if status == WebhookStatus.ACTIVE and "status" in changes:
         webhook.failing_since = None
-        resolve_for_webhook(webhook.webhook_ulid, actor=actor, resolution="The webhook was activated.", now=changed_at)
-    _save(webhook, actor, changed_at)
+        resolve_for_webhook(
+            webhook.webhook_ulid, actor=cause.actor, resolution="The webhook was activated.", now=changed_at
+        )
+    _save(webhook, cause.actor, changed_at)
     before, after = changed_members(before, _facts(webhook))
     if after:
         record_webhook_event(
             webhook,
             "changed",
-            actor=actor,
+            cause.at(changed_at),
             before=before,
             after=after,
-            reason=reason,
-            source_address=source_address,
-            now=changed_at,
         )
     return webhook
 
@@ -145,33 +131,24 @@ def rotate_webhook_key(
     _: UnitOfWork,
     *,
     webhook_ulid: str,
-    actor: Actor,
-    reason: str = "",
-    source_address: str | None = None,
-    now: datetime | None = None,
+    cause: Cause,
 ) -> Webhook:
     """Give a webhook a new secret. For a day deliveries are signed with the secret before, too.
 
     Args:
         webhook_ulid: The webhook.
-        actor: The client or operator.
-        reason: Recorded in the audit log.
-        source_address: The caller's IP address.
-        now: The time of the rotation; by default the time of the database after the lock.
 
     Raises:
         NotFound: The webhook does not exist.
     """
     webhook = lock_webhook(webhook_ulid)
-    rotated_at = now or database_now()
+    rotated_at = cause.now or database_now()
     former = unseal(WEBHOOK_KEY, webhook.sealed_secret or b"", context=webhook.sealing_context)
     webhook.sealed_former_secret = seal(WEBHOOK_KEY, former, context=webhook.former_sealing_context)
     webhook.former_secret_until = rotated_at + OVERLAP
     webhook.sealed_secret = seal(WEBHOOK_KEY, new_key(), context=webhook.sealing_context)
-    _save(webhook, actor, rotated_at)
-    record_webhook_event(
-        webhook, "secret_rotated", actor=actor, reason=reason, source_address=source_address, now=rotated_at
-    )
+    _save(webhook, cause.actor, rotated_at)
+    record_webhook_event(webhook, "secret_rotated", cause.at(rotated_at))
     return webhook
 
 
@@ -180,10 +157,7 @@ def delete_webhook(
     _: UnitOfWork,
     *,
     webhook_ulid: str,
-    actor: Actor,
-    reason: str = "",
-    source_address: str | None = None,
-    now: datetime | None = None,
+    cause: Cause,
 ) -> None:
     """Delete a webhook: its secrets, its notification rules, and from then on it does not exist for clients.
 
@@ -191,25 +165,19 @@ def delete_webhook(
 
     Args:
         webhook_ulid: The webhook.
-        actor: The client or operator.
-        reason: Recorded in the audit log.
-        source_address: The caller's IP address.
-        now: The time of the deletion; by default the time of the database after the lock.
 
     Raises:
         NotFound: The webhook does not exist.
     """
     webhook = lock_webhook(webhook_ulid)
-    deleted_at = now or database_now()
+    deleted_at = cause.now or database_now()
     before = _facts(webhook)
     webhook.status, webhook.status_reason = WebhookStatus.DELETED, ""
     webhook.sealed_secret = webhook.sealed_former_secret = webhook.former_secret_until = None
     webhook.notification_rules.all().delete()
-    resolve_for_webhook(webhook.webhook_ulid, actor=actor, resolution="The webhook was deleted.", now=deleted_at)
-    _save(webhook, actor, deleted_at)
-    record_webhook_event(
-        webhook, "deleted", actor=actor, before=before, reason=reason, source_address=source_address, now=deleted_at
-    )
+    resolve_for_webhook(webhook.webhook_ulid, actor=cause.actor, resolution="The webhook was deleted.", now=deleted_at)
+    _save(webhook, cause.actor, deleted_at)
+    record_webhook_event(webhook, "deleted", cause.at(deleted_at), before=before)
 
 
 def webhook_secret(webhook: Webhook) -> str:
@@ -247,10 +215,19 @@ def lock_webhook(webhook_ulid: str) -> Webhook:
     return webhook
 
 
-def record_webhook_event(webhook: Webhook, action: str, **facts: Any) -> None:
-    """Record what an operation has done with a webhook. The other arguments are those of `record_operator_event`."""
+def record_webhook_event(
+    webhook: Webhook,
+    action: str,
+    cause: Cause,
+    *,
+    before: dict[str, Any] | None = None,
+    after: dict[str, Any] | None = None,
+) -> None:
+    """Record what an operation has done with a webhook."""
     target, org_slug = f"webhook:{webhook.webhook_ulid}", webhook.organization.slug
-    record_operator_event(f"webhook.{action}", target=target, org_slug=org_slug, **facts)
+    record_operator_event(
+        f"webhook.{action}", target=target, cause=cause, before=before, after=after, org_slug=org_slug
+    )
 
 
 def _terms_of(webhook: Webhook) -> dict[str, Any]:

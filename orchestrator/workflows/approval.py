@@ -1,14 +1,12 @@
 """Approves workflow runs with code of strangers."""
 
-from datetime import datetime
-
+from orchestrator.core.cause import Cause
 from orchestrator.core.operator_events import record_operator_event
 from orchestrator.core.unit_of_work import UnitOfWork, operation
 from orchestrator.workflows.runs import enter_group, lock_repository
 from orchestrator.workflows.workflow_end import release_run
 from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import NotFound, ResourceConflict
-from runtime_jobs.events import Actor
 from runtime_jobs.models import RunHold, WorkflowRun
 from runtime_jobs.rollup import roll_up
 from runtime_jobs.specs import ACTIONS
@@ -20,22 +18,14 @@ def approve_workflow_run(
     uow: UnitOfWork,
     *,
     run_id: int,
-    actor: Actor,
-    reason: str = "",
-    source_address: str | None = None,
-    now: datetime | None = None,
+    cause: Cause,
 ) -> WorkflowRun:
     """Let the jobs of a run be executed that waits for its approval. A repetition changes nothing.
 
     The run takes its place in its concurrency group now, and waits while another run of the group has open jobs.
 
     Args:
-        uow: The unit of work, which `operation` passes.
         run_id: The run.
-        actor: The client or operator.
-        reason: Why, for the audit log.
-        source_address: The caller's IP address.
-        now: The time of the approval; by default the time of the database.
 
     Raises:
         NotFound: The run does not exist.
@@ -54,21 +44,18 @@ def approve_workflow_run(
     conclusion = roll_up([end.conclusion for end in job_ends(run).values()])
     if conclusion is not None:
         raise ResourceConflict(f"The run has ended: its conclusion is {conclusion}. Rerun it instead.")
-    approved_at = now or database_now()
-    run.approved_by, run.approved_at = str(actor)[:200], approved_at
-    enter_group(uow, run, now=approved_at, actor=actor)
+    approved_at = cause.now or database_now()
+    run.approved_by, run.approved_at = str(cause.actor)[:200], approved_at
+    enter_group(uow, run, now=approved_at, actor=cause.actor)
     if run.hold != RunHold.CONCURRENCY:
         release_run(uow, run, now=approved_at)
     run.save(update_fields=["approved_by", "approved_at", "hold"])
     record_operator_event(
         "workflow_run.approve",
         target=f"{run.repository.full_name}#{run.run_index}",
-        actor=actor,
+        cause=cause.at(approved_at),
         after={"head_sha": run.head_sha, "workflow_file": run.workflow_file},
-        reason=reason,
-        source_address=source_address,
         org_slug=run.repository.project.organization.slug,
         job_type=ACTIONS,
-        now=approved_at,
     )
     return run

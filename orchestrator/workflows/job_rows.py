@@ -86,7 +86,6 @@ def keep_lease(uow: UnitOfWork, locked: LockedLease, worker: Worker) -> None:
     A job that has exceeded its time limit is refused. The caller rolls back then, and the scheduler process ends it.
 
     Args:
-        uow: The unit of work of the operation.
         locked: The lease.
         worker: The runner.
 
@@ -150,7 +149,6 @@ def report_job(uow: UnitOfWork, *, lease_ulid: str, worker: Worker, report: JobR
     """Apply a report about a workflow job.
 
     Args:
-        uow: The unit of work of the operation.
         lease_ulid: The lease under which the runner has or had the job.
         worker: The runner.
         report: The report.

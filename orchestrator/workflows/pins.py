@@ -1,14 +1,14 @@
 """Pins workflow runs, so that retention keeps them with their logs and artifacts."""
 
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 from django.conf import settings
 from django.db.models import F
 
+from orchestrator.core.cause import Cause
 from orchestrator.core.operator_events import record_operator_event
 from orchestrator.core.unit_of_work import UnitOfWork, operation
 from runtime_jobs.errors import NotFound, ResourceConflict
-from runtime_jobs.events import Actor
 from runtime_jobs.models import Job, StoredArtifact, WorkflowRun
 from runtime_jobs.specs import ACTIONS
 
@@ -19,10 +19,7 @@ def pin_workflow_run(
     *,
     run_id: int,
     pinned: bool,
-    actor: Actor,
-    reason: str = "",
-    source_address: str | None = None,
-    now: datetime | None = None,
+    cause: Cause,
 ) -> WorkflowRun:
     """Pin or unpin a run that has ended. A repetition changes nothing.
 
@@ -32,10 +29,6 @@ def pin_workflow_run(
     Args:
         run_id: The run.
         pinned: Whether retention keeps the run.
-        actor: The client or operator.
-        reason: Recorded in the audit log.
-        source_address: The caller's IP address.
-        now: The time of the audit event; by default the time of the database.
 
     Raises:
         NotFound: The run does not exist, or retention is deleting it.
@@ -61,11 +54,8 @@ def pin_workflow_run(
     record_operator_event(
         "workflow_run.pinned" if pinned else "workflow_run.unpinned",
         target=f"{run.repository.full_name}#{run.run_index}"[:200],
-        actor=actor,
-        reason=reason,
-        source_address=source_address,
+        cause=cause,
         org_slug=run.repository.project.organization.slug,
         job_type=ACTIONS,
-        now=now,
     )
     return run

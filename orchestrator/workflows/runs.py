@@ -113,12 +113,10 @@ def start_workflow_run(
     """Start a run, once for each repository, file and trigger id.
 
     Args:
-        uow: The unit of work, which `operation` passes.
         request: The request.
         default_pool: The slug of the pool of projects that name none.
         actor: The client, an operator, or the clock.
         idempotency: The idempotency key. The same request again returns the first run.
-        now: The time of the start; by default the time of the database.
 
     Raises:
         NotFound: The repository does not exist.

@@ -62,9 +62,7 @@ def settle_run(uow: UnitOfWork, *, batch_id: int, now: datetime | None = None) -
     A repetition changes nothing.
 
     Args:
-        uow: The unit of work, which `operation` passes.
         batch_id: The key of the run's batch. A batch without a run is left alone.
-        now: The time of the end; by default the time of the database.
 
     Returns:
         The keys of batches of which jobs have ended here, because their condition is false.

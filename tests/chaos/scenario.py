@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from config import paths
+from orchestrator.core.cause import Cause
 from orchestrator.repositories.mirrors import update_mirror
 from orchestrator.repositories.operations import add_repository
 from orchestrator.secrets.operations import set_secret
@@ -67,7 +68,7 @@ def build(
     ]
     if receiver is not None:
         terms = WebhookTerms(url=receiver.url)
-        webhook, _ = create_webhook(organization=organization, terms=terms, actor=OPERATOR)
+        webhook, _ = create_webhook(organization=organization, terms=terms, cause=Cause(OPERATOR))
         receiver.secret = webhook_secret(webhook)
     credentials = Credentials(api_token(organization), project_key(bench))
     return Site(
@@ -88,14 +89,14 @@ def workflow_site(state: Path, organization: Any, runners: int) -> list[str]:
     pool = PoolFactory(slug="workflows")
     project = ProjectFactory(organization=organization, slug="workflows", pool=pool.slug)
     repository = add_repository(
-        project=project, full_name=REPOSITORY, origin=str(origin.path), is_private=True, actor=OPERATOR
+        project=project, full_name=REPOSITORY, origin=str(origin.path), is_private=True, cause=Cause(OPERATOR)
     )
     update_mirror(repository)
     for name, value in SECRETS.items():
-        set_secret(organization=organization, repository=None, name=name, value=value, actor=OPERATOR)
+        set_secret(organization=organization, repository=None, name=name, value=value, cause=Cause(OPERATOR))
     return [
         actions_runners.register_runner(
-            name=f"workflow-runner-{number}", labels=LABELS, pool=pool.slug, actor=OPERATOR
+            name=f"workflow-runner-{number}", labels=LABELS, pool=pool.slug, cause=Cause(OPERATOR)
         )[2]
         for number in range(1, runners + 1)
     ]
@@ -109,7 +110,7 @@ def enrolled(state: Path, number: int, *, sandboxed: bool) -> tuple[str, Path, l
         capacity=capacity,
         labels=[],
         capabilities=[],
-        actor=OPERATOR,
+        cause=Cause(OPERATOR),
     )
     file = state / f"worker-{number}.token"
     file.touch(mode=0o600)

@@ -17,6 +17,7 @@ import pytest
 import requests
 
 from config.paths import BASE_DIR
+from orchestrator.core.cause import Cause
 from orchestrator.services import actions_runners
 from runtime_jobs.models import Job
 from tests.factories import OPERATOR, PoolFactory
@@ -126,7 +127,7 @@ class Runner(threading.Thread):
 @pytest.fixture
 def token() -> str:
     PoolFactory()
-    _, _, found = actions_runners.register_runner(name="runner-1", actor=OPERATOR)
+    _, _, found = actions_runners.register_runner(name="runner-1", cause=Cause(OPERATOR))
     return found
 
 

@@ -24,6 +24,7 @@ from django.core.management import call_command
 from websockets.sync.client import ClientConnection, connect
 
 from leases.models import Breaker
+from orchestrator.core.cause import Cause
 from orchestrator.incidents import breakers
 from orchestrator.protocols.shithub.models import HeartbeatWindow
 from orchestrator.services import cancellation, worker_state
@@ -298,7 +299,7 @@ class Tour:
             self.payload_job(job_type, scan)
             while not self.serve_payload(worker, job_type, reason):  # on a busy machine a breaker opens meanwhile
                 breakers.reset_breaker(
-                    org_slug=self.project.organization.slug, job_type=job_type, actor=OPERATOR, reason="for the tour"
+                    org_slug=self.project.organization.slug, job_type=job_type, cause=Cause(OPERATOR, "for the tour")
                 )
         for _ in range(20):
             self.payload_job("advisory-sync", scan)
@@ -464,7 +465,7 @@ class Tour:
         )
         self.payload_job("policy-run", {"x": 9})
         worker_state.set_worker_state(
-            worker_id=Worker.objects.get(slug="two").worker_id, state="draining", actor=OPERATOR, reason="kernel"
+            worker_id=Worker.objects.get(slug="two").worker_id, state="draining", cause=Cause(OPERATOR, "kernel")
         )
 
 

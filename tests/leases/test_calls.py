@@ -12,6 +12,7 @@ from django.db.models import F
 from leases.models import Limit, LimitScope
 from leases.scheduling.limits import LimitTarget
 from leases.scheduling.periodic import advance_cursor, notify_throttled_pools, stale_lanes
+from orchestrator.core.cause import Cause
 from orchestrator.pubsub.hub import announce_pools, pool_announcer
 from orchestrator.services import claiming, heartbeat, job_end, limits
 from runtime_jobs.models import Job
@@ -21,7 +22,7 @@ from tests.factories import OPERATOR, ProjectFactory, WorkerFactory, claimed, of
 pytestmark = pytest.mark.django_db(transaction=True)
 
 POOL = "shared-linux"
-WHY = {"actor": OPERATOR, "reason": "test"}
+WHY = {"cause": Cause(OPERATOR, "test")}
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from leases.models import Lane, LaneQueue, Limit, LimitSlot
 from leases.scheduling import limits
 from leases.scheduling.pruning import IDLE_FOR, IdlePruner, prune_idle_lanes
 from orchestrator.audit.runner import run_audit
+from orchestrator.core.cause import Cause
 from orchestrator.core.unit_of_work import UnitOfWork
 from orchestrator.processes.scheduler import SLOW_EVERY, Scheduler
 from orchestrator.services import bulk_submit, claiming, job_end, retries, transitions
@@ -84,7 +85,7 @@ def test_keys_addresses_lanes_and_queues_that_idle_are_deleted(worker):
 def test_limits_that_somebody_has_set_stay(worker):
     project = ProjectFactory(organization=OrganizationFactory(plan=PlanFactory(name="free", max_active=3)))
     org_slug = project.organization.slug
-    set_limit(org_slug=org_slug, max_active=7, actor=OPERATOR, reason="test")
+    set_limit(org_slug=org_slug, max_active=7, cause=Cause(OPERATOR, "test"))
     submitted(project)
     drain(worker)
     prune()

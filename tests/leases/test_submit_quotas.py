@@ -8,6 +8,7 @@ from django.db import connection, transaction
 from leases.models import SubmitQuota
 from leases.scheduling import submit_quotas
 from orchestrator.audit.runner import run_audit
+from orchestrator.core.cause import Cause
 from orchestrator.core.unit_of_work import UnitOfWork
 from orchestrator.services import batches, bulk_submit, cancellation, heartbeat, job_end, retries
 from orchestrator.services.batches import BatchJob, BatchSubmission
@@ -325,8 +326,8 @@ def test_a_batch_comes_in_whole_or_not_at_all():
     assert (waiting(project), Batch.objects.count()) == (4, 1)
     rerun = {"batch_ulid": made.batch_ulid, "policy_for": lambda _: POLICY, "default_pool": POOL}
     rerun |= {"correlation_id": "test", "source_address": None}
-    assert refusal(lambda: batches.rerun_batch(actor=ALICE, **rerun)).code == "queue_full"
-    batches.rerun_batch(actor=OPERATOR, **rerun)
+    assert refusal(lambda: batches.rerun_batch(cause=Cause(ALICE), **rerun)).code == "queue_full"
+    batches.rerun_batch(cause=Cause(OPERATOR), **rerun)
     assert waiting(project) == 8
     assert run_audit() == []
 

@@ -8,6 +8,7 @@ from django.apps import apps
 from django.core.management import CommandError, call_command
 from django.db import models
 
+from orchestrator.core.cause import Cause
 from orchestrator.core.sealing import SealedValueError, is_current, unseal
 from orchestrator.core.unit_of_work import UnitOfWork
 from orchestrator.identity import keys
@@ -32,12 +33,12 @@ def installation(settings):
     Repository.objects.update(sealed_credential=seal_credential(repository.full_name, "user:password"))
     organization = repository.project.organization
     for name in ("A", "B"):
-        set_secret(organization=organization, repository=repository, name=name, value=name, actor=ALICE)
+        set_secret(organization=organization, repository=repository, name=name, value=name, cause=Cause(ALICE))
     claimed = claimed_workflow_job(repository)
     snapshot_secrets(UnitOfWork(), claimed.job, claimed.run)
     keys.ensure_identity_key()
     webhook = make_webhook(organization)
-    rotate_webhook_key(webhook_ulid=webhook.webhook_ulid, actor=ALICE)
+    rotate_webhook_key(webhook_ulid=webhook.webhook_ulid, cause=Cause(ALICE))
     return repository
 
 
@@ -95,7 +96,9 @@ def test_a_row_that_changes_meanwhile_keeps_its_change(installation, settings, m
     def change(purpose, sealed, *, context):
         opened = unseal(purpose, sealed, context=context)
         if opened == b"A":
-            set_secret(organization=organization, repository=installation, name="A", value="changed", actor=ALICE)
+            set_secret(
+                organization=organization, repository=installation, name="A", value="changed", cause=Cause(ALICE)
+            )
         return opened
 
     monkeypatch.setattr("orchestrator.maintenance.resealing.unseal", change)

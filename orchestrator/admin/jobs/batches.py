@@ -18,6 +18,7 @@ from orchestrator.admin.confirm import ConfirmPage, render_confirm
 from orchestrator.admin.filters import CreatedFilter, ExactFilter, OrganizationFilter, ProjectFilter, TriggerFilter
 from orchestrator.admin.forms import ReasonForm
 from orchestrator.admin.labels import job_badge
+from orchestrator.core.cause import Cause
 from orchestrator.services import batches
 from orchestrator.services.batches import aggregated_state
 from runtime_jobs.batch_state import BATCH_FINAL, BatchState
@@ -198,9 +199,7 @@ def _rerun(request: HttpRequest, batch: Batch, reason: str) -> str:
         batch_ulid=batch.batch_ulid,
         policy_for=configured_policy,
         default_pool=settings.DEFAULT_POOL,
-        actor=actor_of(request),
+        cause=Cause(actor_of(request), reason, source_address=None),
         correlation_id=new_id("req"),
-        source_address=None,
-        reason=reason,
     )
     return f"Queued again as {outcome.batch.batch_ulid}."

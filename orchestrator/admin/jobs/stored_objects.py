@@ -13,7 +13,7 @@ from unfold.enums import ActionVariant
 
 from orchestrator.admin import formatting
 from orchestrator.admin.base import LargeTableAdmin
-from orchestrator.admin.confirm import ConfirmPage, audit_arguments, confirm_and_act
+from orchestrator.admin.confirm import ConfirmPage, cause_of, confirm_and_act
 from orchestrator.admin.filters import ExactFilter, RelatedOrganizationFilter
 from orchestrator.admin.forms import ReasonForm
 from orchestrator.admin.jobs.artifacts import visible_artifacts
@@ -85,7 +85,7 @@ class StoredObjectAdmin(LargeTableAdmin):
         noun = self.opts.verbose_name
 
         def act() -> str:
-            delete_stored_object(self.model, row.pk, **audit_arguments(request, form))
+            delete_stored_object(self.model, row.pk, cause=cause_of(request, form))
             return f"{str(noun).capitalize()} {row} deleted"
 
         description = "No job and no person receives it from then on. Housekeeping deletes its bytes."

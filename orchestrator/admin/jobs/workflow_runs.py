@@ -20,6 +20,7 @@ from orchestrator.admin.filters import ChoiceFilter, CreatedFilter, ExactFilter
 from orchestrator.admin.forms import ReasonForm
 from orchestrator.admin.jobs.rerun_form import RerunForm
 from orchestrator.admin.jobs.workflow_run_page import COLOURS, workflow_run_page
+from orchestrator.core.cause import Cause
 from orchestrator.http.client_ip import client_address
 from orchestrator.services import batches
 from orchestrator.workflows import approval, pins
@@ -147,7 +148,7 @@ class WorkflowRunAdmin(LargeTableAdmin):
     def approve_run(self, request: HttpRequest, object_id: str) -> HttpResponse:
         def approve(run: WorkflowRun, reason: str) -> str:
             approval.approve_workflow_run(
-                run_id=run.pk, actor=actor_of(request), reason=reason, source_address=client_address(request)
+                run_id=run.pk, cause=Cause(actor_of(request), reason, source_address=client_address(request))
             )
             return "Approved"
 
@@ -196,9 +197,7 @@ class WorkflowRunAdmin(LargeTableAdmin):
             pins.pin_workflow_run(
                 run_id=run.pk,
                 pinned=pinned,
-                reason=reason,
-                actor=actor_of(request),
-                source_address=client_address(request),
+                cause=Cause(actor_of(request), reason, source_address=client_address(request)),
             )
             return f"{label}ned"
 

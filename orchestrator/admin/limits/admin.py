@@ -15,7 +15,7 @@ from leases.models import Limit, LimitKind, LimitScope
 from leases.scheduling.limits import LimitTarget
 from orchestrator.admin import formatting
 from orchestrator.admin.base import LargeTableAdmin
-from orchestrator.admin.confirm import ConfirmPage, audit_arguments, render_confirm
+from orchestrator.admin.confirm import ConfirmPage, cause_of, render_confirm
 from orchestrator.admin.filters import YES_NO, ChoiceFilter, ExactFilter, MultipleChoiceFilter, OrganizationFilter
 from orchestrator.admin.forms import ReasonForm
 from orchestrator.admin.limits import labels
@@ -158,21 +158,22 @@ def _name(limit: Limit) -> str:
 
 
 def _remove(request: HttpRequest, limit: Limit, form: ReasonForm) -> HttpResponse:
-    audit = audit_arguments(request, form)
+    cause = cause_of(request, form)
     subject = LimitTarget(LimitScope(limit.scope), limit.org_slug, limit.key)
-    organization_limit = {"org_slug": limit.org_slug, "job_type": limit.key, **audit}
     try:
         match limit.kind:
             case LimitKind.PAUSE:
-                limits.resume(subject=subject, **audit)
+                limits.resume(subject=subject, cause=cause)
             case LimitKind.THROTTLE:
-                limits.throttle(subject=subject, per_hour=None, **audit)
+                limits.throttle(subject=subject, per_hour=None, cause=cause)
             case LimitKind.RATE:
-                limits.set_rate(per_hour=None, **organization_limit)
+                limits.set_rate(org_slug=limit.org_slug, job_type=limit.key, per_hour=None, cause=cause)
             case LimitKind.PROJECT:
-                limits.set_project_limit(org_slug=limit.org_slug, project_slug=limit.key, max_active=None, **audit)
+                limits.set_project_limit(org_slug=limit.org_slug, project_slug=limit.key, max_active=None, cause=cause)
             case kind:
-                limits.set_limit(max_active=None, kind=LimitKind(kind), **organization_limit)
+                limits.set_limit(
+                    org_slug=limit.org_slug, job_type=limit.key, max_active=None, kind=LimitKind(kind), cause=cause
+                )
     except LifecycleError as refusal:
         messages.warning(request, refusal.message)
     else:

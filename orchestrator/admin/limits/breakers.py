@@ -14,7 +14,7 @@ from unfold.enums import ActionVariant
 from leases.models import Breaker, BreakerState
 from orchestrator.admin import formatting
 from orchestrator.admin.base import LargeTableAdmin
-from orchestrator.admin.confirm import ConfirmPage, audit_arguments, render_confirm
+from orchestrator.admin.confirm import ConfirmPage, cause_of, render_confirm
 from orchestrator.admin.filters import JobTypeFilter, MultipleChoiceFilter, OrganizationFilter
 from orchestrator.admin.forms import ReasonForm
 from orchestrator.admin.limits.pause import OPERATE
@@ -123,7 +123,7 @@ class BreakerAdmin(LargeTableAdmin):
 
 def _reset(request: HttpRequest, breaker: Breaker, form: ReasonForm) -> None:
     try:
-        breakers.reset_breaker(org_slug=breaker.org_slug, job_type=breaker.job_type, **audit_arguments(request, form))
+        breakers.reset_breaker(org_slug=breaker.org_slug, job_type=breaker.job_type, cause=cause_of(request, form))
     except LifecycleError as refusal:
         messages.warning(request, refusal.message)
     else:

@@ -10,7 +10,7 @@ from unfold.widgets import UnfoldAdminTextInputWidget
 
 from orchestrator.admin import formatting
 from orchestrator.admin.base import BaseAdmin
-from orchestrator.admin.confirm import ConfirmPage, audit_arguments, confirm_and_act
+from orchestrator.admin.confirm import ConfirmPage, cause_of, confirm_and_act
 from orchestrator.admin.forms import ReasonForm
 from orchestrator.admin.labels import stored_actor_label
 from orchestrator.admin.limits.pause import OPERATE
@@ -69,7 +69,7 @@ class IncidentModeMixin(BaseAdmin):
         def act() -> str:
             until = form.cleaned_data["until"]
             mode = incident_mode_operations.begin_incident_mode(
-                org_slug=organization.slug, until=until, **audit_arguments(request, form)
+                org_slug=organization.slug, until=until, cause=cause_of(request, form)
             )
             return f"{organization.slug} is in incident mode {describe_mode(mode)}"
 
@@ -92,7 +92,7 @@ class IncidentModeMixin(BaseAdmin):
         )
 
         def act() -> str:
-            incident_mode_operations.end_incident_mode(org_slug=organization.slug, **audit_arguments(request, form))
+            incident_mode_operations.end_incident_mode(org_slug=organization.slug, cause=cause_of(request, form))
             return f"{organization.slug} is no longer in incident mode"
 
         return confirm_and_act(self, request, page, form, act)

@@ -14,7 +14,7 @@ from unfold.enums import ActionVariant
 from leases.models import Breaker
 from orchestrator.admin import formatting
 from orchestrator.admin.base import LargeTableAdmin
-from orchestrator.admin.confirm import ConfirmPage, audit_arguments, confirm_and_act
+from orchestrator.admin.confirm import ConfirmPage, cause_of, confirm_and_act
 from orchestrator.admin.filters import ChoiceFilter, JobTypeFilter, OrganizationFilter
 from orchestrator.admin.forms import ReasonForm
 from orchestrator.admin.labels import stored_actor_label
@@ -127,7 +127,7 @@ class IncidentAdmin(LargeTableAdmin):
         )
 
         def act() -> str:
-            changed = operation(incident_ulid=incident.incident_ulid, **audit_arguments(request, form))
+            changed = operation(incident_ulid=incident.incident_ulid, cause=cause_of(request, form))
             return f"Incident {changed.status}"
 
         return confirm_and_act(self, request, page, form, act)

@@ -13,7 +13,7 @@ from leases.models.limits import TEMPORARY_KINDS
 from leases.scheduling.limits import ALL_TYPES
 from orchestrator.admin import formatting
 from orchestrator.admin.base import BaseAdmin
-from orchestrator.admin.confirm import ConfirmPage, audit_arguments, render_confirm
+from orchestrator.admin.confirm import ConfirmPage, cause_of, render_confirm
 from orchestrator.admin.forms import ReasonForm
 from orchestrator.admin.limits import labels
 from orchestrator.admin.limits.pause import SET_LIMITS
@@ -95,7 +95,7 @@ class OrganizationLimitMixin(BaseAdmin):
 
 def _set_limit(request: HttpRequest, organization: Organization, form: OrganizationLimitForm) -> None:
     values = form.cleaned_data
-    common = {"org_slug": organization.slug, "job_type": values["job_type"], **audit_arguments(request, form)}
+    common = {"org_slug": organization.slug, "job_type": values["job_type"], "cause": cause_of(request, form)}
     if values["kind"] == LimitKind.RATE:
         set_rate(per_hour=values["per_hour"], burst=values["burst"] or 1, **common)
     else:

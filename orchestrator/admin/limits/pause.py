@@ -16,7 +16,7 @@ from leases.models.limits import TEMPORARY_KINDS
 from leases.scheduling.limits import LimitTarget
 from orchestrator.admin import formatting
 from orchestrator.admin.base import BaseAdmin
-from orchestrator.admin.confirm import ConfirmPage, audit_arguments, render_confirm
+from orchestrator.admin.confirm import ConfirmPage, cause_of, render_confirm
 from orchestrator.admin.forms import ReasonForm
 from orchestrator.admin.limits.labels import describe_temporary
 from orchestrator.services import limits as service_limits
@@ -154,7 +154,7 @@ def _run(
     values = {name: value for name, value in form.cleaned_data.items() if name != "reason"}
     target = model_admin.limit_target(row)
     try:
-        pause_action.operation(subject=target, **values, **audit_arguments(request, form))
+        pause_action.operation(subject=target, **values, cause=cause_of(request, form))
     except Invalid as refusal:
         for name, texts in refusal.errors.items():
             form.add_error(name, texts)

@@ -12,7 +12,7 @@ from leases.models import Limit, LimitKind
 from leases.scheduling.limits import LimitTarget
 from orchestrator.admin import formatting
 from orchestrator.admin.base import BaseAdmin
-from orchestrator.admin.confirm import ConfirmPage, audit_arguments, render_confirm
+from orchestrator.admin.confirm import ConfirmPage, cause_of, render_confirm
 from orchestrator.admin.forms import ReasonForm
 from orchestrator.admin.limits import labels
 from orchestrator.admin.limits.pause import SET_LIMITS
@@ -59,7 +59,7 @@ class ProjectLimitMixin(BaseAdmin):
             org_slug=project.organization.slug,
             project_slug=project.slug,
             max_active=form.cleaned_data["max_active"],
-            **audit_arguments(request, form),
+            cause=cause_of(request, form),
         )
         messages.success(request, f"Max concurrency of {project}: {_description(project)}.")
         return HttpResponseRedirect(back)

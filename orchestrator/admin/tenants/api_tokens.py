@@ -14,10 +14,11 @@ from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget
 
 from orchestrator.admin import formatting
 from orchestrator.admin.base import ReadOnlyAdmin, actor_of
-from orchestrator.admin.confirm import ConfirmPage, audit_arguments, render_confirm
+from orchestrator.admin.confirm import ConfirmPage, cause_of, render_confirm
 from orchestrator.admin.filters import RelatedOrganizationFilter
 from orchestrator.admin.forms import ReasonForm
 from orchestrator.admin.token_pages import CreateWithToken
+from orchestrator.core.cause import Cause
 from orchestrator.http.client_ip import client_address
 from orchestrator.services import credentials
 from runtime_jobs.errors import LifecycleError
@@ -94,7 +95,9 @@ class ApiTokenAdmin(CreateWithToken, ReadOnlyAdmin):
         return super().formfield_for_dbfield(db_field, request, **kwargs)
 
     def create(self, request: HttpRequest, values: dict[str, Any]) -> tuple[ApiToken, str]:
-        return credentials.create_api_token(**values, actor=actor_of(request), source_address=client_address(request))
+        return credentials.create_api_token(
+            **values, cause=Cause(actor_of(request), source_address=client_address(request))
+        )
 
     def get_actions_detail(self, request: HttpRequest, object_id: str) -> list[UnfoldAction]:
         token = self.get_object(request, object_id)
@@ -112,7 +115,7 @@ class ApiTokenAdmin(CreateWithToken, ReadOnlyAdmin):
                 self, request, ConfirmPage(f"Revoke {token}", description, "Revoke", back, danger=True), form
             )
         try:
-            credentials.revoke_api_token(token_id=token.pk, **audit_arguments(request, form))
+            credentials.revoke_api_token(token_id=token.pk, cause=cause_of(request, form))
             messages.success(request, f"API token {token} revoked.")
         except LifecycleError as refusal:
             messages.warning(request, refusal.message)

@@ -14,10 +14,11 @@ from unfold.enums import ActionVariant
 
 from orchestrator.admin import formatting
 from orchestrator.admin.base import ReadOnlyAdmin, actor_of
-from orchestrator.admin.confirm import ConfirmPage, audit_arguments, confirm_and_act
+from orchestrator.admin.confirm import ConfirmPage, cause_of, confirm_and_act
 from orchestrator.admin.filters import YES_NO, ChoiceFilter, ExactFilter
 from orchestrator.admin.forms import ReasonForm
 from orchestrator.admin.token_pages import CreateWithToken
+from orchestrator.core.cause import Cause
 from orchestrator.http.client_ip import client_address
 from orchestrator.services import personal_keys
 from runtime_jobs.models import PersonalKey
@@ -85,7 +86,7 @@ class PersonalKeyAdmin(CreateWithToken, ReadOnlyAdmin):
 
     def create(self, request: HttpRequest, values: dict[str, Any]) -> tuple[PersonalKey, str]:
         return personal_keys.create_personal_key(
-            **values, creator=request.user, actor=actor_of(request), source_address=client_address(request)
+            **values, creator=request.user, cause=Cause(actor_of(request), source_address=client_address(request))
         )
 
     def get_actions_detail(self, request: HttpRequest, object_id: str) -> list[UnfoldAction]:
@@ -102,7 +103,7 @@ class PersonalKeyAdmin(CreateWithToken, ReadOnlyAdmin):
         page = ConfirmPage(f"Revoke {key}", description, "Revoke", back, danger=True)
 
         def revoke() -> str:
-            personal_keys.revoke_personal_key(key_id=key.pk, **audit_arguments(request, form))
+            personal_keys.revoke_personal_key(key_id=key.pk, cause=cause_of(request, form))
             return f"Personal key {key} revoked"
 
         return confirm_and_act(self, request, page, form, revoke)

@@ -13,7 +13,7 @@ from unfold.decorators import action, display
 from leases.scheduling.limits import LimitTarget
 from orchestrator.admin import formatting
 from orchestrator.admin.audited import AuditedAdmin
-from orchestrator.admin.confirm import ConfirmPage, audit_arguments, render_confirm
+from orchestrator.admin.confirm import ConfirmPage, cause_of, render_confirm
 from orchestrator.admin.filters import YES_NO, ChoiceFilter, PoolSlugFilter, RelatedOrganizationFilter
 from orchestrator.admin.forms import ReasonForm
 from orchestrator.admin.limits.pause import PausableAdmin
@@ -121,7 +121,7 @@ class ProjectAdmin(ProjectLimitMixin, PausableAdmin, AuditedAdmin):
             raise Http404
         form = ReasonForm(request.POST or None)
         if request.method == "POST" and form.is_valid():
-            row, secret = credentials.rotate_webhook_secret(project_id=project.pk, **audit_arguments(request, form))
+            row, secret = credentials.rotate_webhook_secret(project_id=project.pk, cause=cause_of(request, form))
             return render_token_once(self, request, row, secret, label="Webhook secret")
         description = (
             "Creates a new secret and displays it once, for the webhook settings of GitHub. "

@@ -12,7 +12,7 @@ from unfold.widgets import UnfoldAdminPasswordWidget, UnfoldAdminTextInputWidget
 
 from orchestrator.admin import formatting
 from orchestrator.admin.base import ReadOnlyAdmin
-from orchestrator.admin.confirm import ConfirmPage, audit_arguments, confirm_and_act, render_confirm
+from orchestrator.admin.confirm import ConfirmPage, cause_of, confirm_and_act, render_confirm
 from orchestrator.admin.forms import ReasonForm
 from orchestrator.housekeeping.models import HousekeepingTask
 from orchestrator.housekeeping.operations import start_housekeeping_task
@@ -121,7 +121,7 @@ class RepositoryAdmin(ReadOnlyAdmin):
         )
 
         def act() -> str:
-            start_housekeeping_task(kind=MIRROR, subject=str(repository.pk), **audit_arguments(request, form))
+            start_housekeeping_task(kind=MIRROR, subject=str(repository.pk), cause=cause_of(request, form))
             return f"{repository.full_name}: the update was requested"
 
         return confirm_and_act(self, request, page, form, act)
@@ -141,8 +141,7 @@ class RepositoryAdmin(ReadOnlyAdmin):
 
         if request.method == "POST" and form.is_valid():
             try:
-                arguments = audit_arguments(request, form)
-                change_repository(repository_id=repository.pk, **form.changes(), **arguments)
+                change_repository(repository_id=repository.pk, **form.changes(), cause=cause_of(request, form))
             except Invalid as error:
                 for name, texts in error.errors.items():
                     form.add_error(name, texts)
@@ -168,7 +167,7 @@ class RepositoryAdmin(ReadOnlyAdmin):
         )
 
         def act() -> str:
-            remove_repository(repository_id=repository.pk, **audit_arguments(request, form))
+            remove_repository(repository_id=repository.pk, cause=cause_of(request, form))
             return f"{repository.full_name} was removed"
 
         return confirm_and_act(self, request, page, form, act)

@@ -13,7 +13,7 @@ from unfold.widgets import UnfoldAdminTextareaWidget, UnfoldAdminTextInputWidget
 
 from orchestrator.admin import formatting
 from orchestrator.admin.base import ReadOnlyAdmin, actor_of
-from orchestrator.admin.confirm import ConfirmPage, audit_arguments, confirm_and_act, render_confirm
+from orchestrator.admin.confirm import ConfirmPage, cause_of, confirm_and_act, render_confirm
 from orchestrator.admin.filters import ExactFilter, RelatedOrganizationFilter
 from orchestrator.admin.forms import ReasonForm
 from orchestrator.admin.token_pages import CreateByOperation
@@ -173,7 +173,7 @@ class ScopedValueAdmin(CreateByOperation, ReadOnlyAdmin):
         form = ReasonForm(request.POST or None)
 
         def act() -> str:
-            self.delete_row(**_scope_of(row), **audit_arguments(request, form))
+            self.delete_row(**_scope_of(row), cause=cause_of(request, form))
             return f"{self.opts.verbose_name.capitalize()} {row} deleted"
 
         page = ConfirmPage(

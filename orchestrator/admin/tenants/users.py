@@ -13,6 +13,7 @@ from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationFo
 from orchestrator.admin.audited import AuditedAdmin
 from orchestrator.admin.base import actor_of
 from orchestrator.admin.filters import YES_NO, ChoiceFilter
+from orchestrator.core.cause import Cause
 from orchestrator.core.operator_events import record_operator_event
 from orchestrator.http.client_ip import client_address
 
@@ -71,8 +72,7 @@ class UserAdmin(DjangoUserAdmin, AuditedAdmin):
             record_operator_event(
                 "user.password_changed",
                 target=self.target_of(obj)[:200],
-                actor=actor_of(request),
-                source_address=client_address(request),
+                cause=Cause(actor_of(request), source_address=client_address(request)),
             )
 
 

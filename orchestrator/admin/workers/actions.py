@@ -11,7 +11,7 @@ from unfold.enums import ActionVariant
 
 from orchestrator.admin import formatting
 from orchestrator.admin.base import BaseAdmin, actor_of
-from orchestrator.admin.confirm import ConfirmPage, audit_arguments, render_confirm
+from orchestrator.admin.confirm import ConfirmPage, cause_of, render_confirm
 from orchestrator.admin.forms import NoteForm, ReasonForm
 from orchestrator.admin.token_pages import render_token_once
 from orchestrator.services import worker_state
@@ -107,7 +107,7 @@ class WorkerActionsMixin(BaseAdmin):
         form = ReasonForm(request.POST or None)
         if request.method == "POST" and form.is_valid():
             try:
-                token = worker_state.rotate_worker_token(worker_id=worker.worker_id, **audit_arguments(request, form))
+                token = worker_state.rotate_worker_token(worker_id=worker.worker_id, cause=cause_of(request, form))
             except LifecycleError as refusal:
                 return _refuse(request, worker, refusal)
             return render_token_once(self, request, worker, token)
@@ -133,7 +133,7 @@ def _change_state(model_admin: Any, request: HttpRequest, object_id: str, worker
             worker_id=worker.worker_id,
             state=worker_action.state,
             note=form.cleaned_data.get("note", ""),
-            **audit_arguments(request, form),
+            cause=cause_of(request, form),
         )
     except LifecycleError as refusal:
         return _refuse(request, worker, refusal)

@@ -17,10 +17,11 @@ from unfold.widgets import UnfoldAdminIntegerFieldWidget, UnfoldAdminSelectWidge
 from leases.states import OPEN as OPEN_LEASES
 from orchestrator.admin import formatting
 from orchestrator.admin.base import ReadOnlyAdmin, actor_of
-from orchestrator.admin.confirm import ConfirmPage, audit_arguments, confirm_and_act, render_confirm
+from orchestrator.admin.confirm import ConfirmPage, cause_of, confirm_and_act, render_confirm
 from orchestrator.admin.forms import ReasonForm
 from orchestrator.admin.token_pages import CreateWithToken, render_token_once
 from orchestrator.admin.workers.admin import HEALTH, health_of, worker_summary
+from orchestrator.core.cause import Cause
 from orchestrator.http.client_ip import client_address
 from orchestrator.services import actions_runners, worker_state
 from orchestrator.services.actions_runners import DEFAULT_LABELS, MAX_CAPACITY, normalize_labels
@@ -159,8 +160,7 @@ class ActionsRunnerAdmin(CreateWithToken, ReadOnlyAdmin):
             pool=values["pool"].slug,
             isolation=values["isolation"],
             expires_in=timedelta(days=days) if (days := values["expires_after_days"]) else None,
-            actor=actor_of(request),
-            source_address=client_address(request),
+            cause=Cause(actor_of(request), source_address=client_address(request)),
         )
         return runner, token
 
@@ -184,8 +184,8 @@ class ActionsRunnerAdmin(CreateWithToken, ReadOnlyAdmin):
             "Revokes the tokens of the runner and its open leases at once. A revoked runner cannot be restored."
         )
 
-        def act(runner: ActionsRunner, arguments: dict[str, Any]) -> str:
-            ended = actions_runners.revoke_runner(name=runner.name, **arguments)
+        def act(runner: ActionsRunner, cause: Cause) -> str:
+            ended = actions_runners.revoke_runner(name=runner.name, cause=cause)
             return f"{runner.name}: revoked, {formatting.pluralize(ended, 'lease')} revoked"
 
         return self._confirm(request, object_id, "Revoke", description, act, danger=True)
@@ -198,7 +198,7 @@ class ActionsRunnerAdmin(CreateWithToken, ReadOnlyAdmin):
                 _, _, token = actions_runners.rotate_registration_token(
                     name=runner.name,
                     overlap=timedelta(minutes=form.cleaned_data["overlap_minutes"]),
-                    **audit_arguments(request, form),
+                    cause=cause_of(request, form),
                 )
             except LifecycleError as refusal:
                 messages.warning(request, refusal.message)
@@ -214,13 +214,13 @@ class ActionsRunnerAdmin(CreateWithToken, ReadOnlyAdmin):
         object_id: str,
         button: str,
         description: str,
-        act: Callable[[ActionsRunner, dict[str, Any]], str],
+        act: Callable[[ActionsRunner, Cause], str],
         *,
         danger: bool = False,
     ) -> HttpResponse:
         runner, form = self._runner(request, object_id), ReasonForm(request.POST or None)
         page = ConfirmPage(f"{button} {runner.name}", description, button, _url(runner), danger=danger)
-        return confirm_and_act(self, request, page, form, lambda: act(runner, audit_arguments(request, form)))
+        return confirm_and_act(self, request, page, form, lambda: act(runner, cause_of(request, form)))
 
     def _runner(self, request: HttpRequest, object_id: str) -> ActionsRunner:
         runner = self.get_object(request, object_id)
@@ -251,9 +251,9 @@ class ActionsRunnerAdmin(CreateWithToken, ReadOnlyAdmin):
         return runner.worker.capacity
 
 
-def _set_state(state: WorkerState, word: str) -> Callable[[ActionsRunner, dict[str, Any]], str]:
-    def act(runner: ActionsRunner, arguments: dict[str, Any]) -> str:
-        worker_state.set_worker_state(worker_id=runner.worker.worker_id, state=state, **arguments)
+def _set_state(state: WorkerState, word: str) -> Callable[[ActionsRunner, Cause], str]:
+    def act(runner: ActionsRunner, cause: Cause) -> str:
+        worker_state.set_worker_state(worker_id=runner.worker.worker_id, state=state, cause=cause)
         return f"{runner.name}: {word}"
 
     return act

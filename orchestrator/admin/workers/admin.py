@@ -18,6 +18,7 @@ from orchestrator.admin.filters import ChoiceFilter, ExactFilter
 from orchestrator.admin.labels import job_badge
 from orchestrator.admin.token_pages import CreateWithToken
 from orchestrator.admin.workers.actions import WorkerActionsMixin
+from orchestrator.core.cause import Cause
 from orchestrator.http.client_ip import client_address
 from orchestrator.selectors.pending_reasons.workers import SILENT_AFTER
 from orchestrator.services import credentials
@@ -131,7 +132,9 @@ class WorkerAdmin(WorkerActionsMixin, CreateWithToken, AuditedAdmin):
         return queries.with_active_leases(super().get_queryset(request))
 
     def create(self, request: HttpRequest, values: dict[str, Any]) -> tuple[Worker, str]:
-        return credentials.register_worker(**values, actor=actor_of(request), source_address=client_address(request))
+        return credentials.register_worker(
+            **values, cause=Cause(actor_of(request), source_address=client_address(request))
+        )
 
     @display(description="Health", label=dict(HEALTH.values()))
     def health_badge(self, worker: Worker) -> str:

@@ -14,11 +14,12 @@ from unfold.widgets import UnfoldBooleanSwitchWidget
 
 from orchestrator.admin import formatting
 from orchestrator.admin.base import ReadOnlyAdmin, actor_of
-from orchestrator.admin.confirm import ConfirmPage, audit_arguments, confirm_and_act
+from orchestrator.admin.confirm import ConfirmPage, cause_of, confirm_and_act
 from orchestrator.admin.filters import ChoiceFilter
 from orchestrator.admin.forms import ReasonForm
 from orchestrator.admin.token_pages import CreateByOperation
 from orchestrator.admin.workers.runners import RenameForm
+from orchestrator.core.cause import Cause
 from orchestrator.http.client_ip import client_address
 from orchestrator.services import hardware_specs
 from runtime_jobs.resource_names import validate_resource_name, validate_slug
@@ -139,8 +140,7 @@ class HardwareSpecAdmin(CreateByOperation, ReadOnlyAdmin):
             slug=values["slug"] or None,
             hardware={name: values[name] for name in HARDWARE},
             fallback=values["fallback"],
-            actor=actor_of(request),
-            source_address=client_address(request),
+            cause=Cause(actor_of(request), source_address=client_address(request)),
         )
         messages.success(request, f"{spec.slug}: created.")
         return HttpResponseRedirect(_url(spec))
@@ -211,7 +211,7 @@ class HardwareSpecAdmin(CreateByOperation, ReadOnlyAdmin):
         page = ConfirmPage(f"Delete {spec.slug}", description, "Delete", _url(spec), danger=True)
 
         def delete() -> str:
-            hardware_specs.delete_spec(spec_uuid=spec.uuid, **audit_arguments(request, form))
+            hardware_specs.delete_spec(spec_uuid=spec.uuid, cause=cause_of(request, form))
             return f"{spec.slug}: deleted"
 
         response = confirm_and_act(self, request, page, form, delete)
@@ -225,7 +225,7 @@ class HardwareSpecAdmin(CreateByOperation, ReadOnlyAdmin):
         return spec
 
     def _change(self, request: HttpRequest, spec: HardwareSpec, form: forms.Form, result: str, **change: Any) -> str:
-        hardware_specs.change_spec(spec_uuid=spec.uuid, **change, **audit_arguments(request, form))
+        hardware_specs.change_spec(spec_uuid=spec.uuid, **change, cause=cause_of(request, form))
         return f"{spec.slug}: {result}"
 
     # --- columns ------------------------------------------------------------------------------------------------------

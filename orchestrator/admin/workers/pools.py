@@ -14,7 +14,7 @@ from leases.models import LimitScope
 from leases.scheduling.limits import LimitTarget
 from orchestrator.admin import formatting
 from orchestrator.admin.audited import AuditedAdmin
-from orchestrator.admin.confirm import ConfirmPage, audit_arguments, render_confirm
+from orchestrator.admin.confirm import ConfirmPage, cause_of, render_confirm
 from orchestrator.admin.forms import ReasonForm
 from orchestrator.admin.limits.pause import CHANGE_POOLS, PausableAdmin
 from orchestrator.services import limits
@@ -64,7 +64,7 @@ class PoolAdmin(PausableAdmin, AuditedAdmin):
             page = ConfirmPage(f"Set policy of {pool}", POLICY_DESCRIPTION, "Set policy", back)
             return render_confirm(self, request, page, form)
         policy = PoolPolicy(form.cleaned_data["policy"])
-        limits.set_pool_policy(pool=pool.slug, policy=policy, **audit_arguments(request, form))
+        limits.set_pool_policy(pool=pool.slug, policy=policy, cause=cause_of(request, form))
         messages.success(request, f"Policy of {pool}: {POLICIES[policy]}.")
         return HttpResponseRedirect(back)
 

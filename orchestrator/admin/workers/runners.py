@@ -17,12 +17,13 @@ from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
 
 from orchestrator.admin import formatting
 from orchestrator.admin.base import ReadOnlyAdmin, actor_of
-from orchestrator.admin.confirm import ConfirmPage, audit_arguments, confirm_and_act, render_confirm
+from orchestrator.admin.confirm import ConfirmPage, cause_of, confirm_and_act, render_confirm
 from orchestrator.admin.dashboard import queries
 from orchestrator.admin.filters import ChoiceFilter
 from orchestrator.admin.forms import ReasonForm
 from orchestrator.admin.token_pages import CreateWithToken, render_token_once
 from orchestrator.admin.workers.admin import HEALTH, health_of, worker_summary
+from orchestrator.core.cause import Cause
 from orchestrator.http.client_ip import client_address
 from orchestrator.services.runner_channels import open_channels
 from orchestrator.services.runners import (
@@ -195,8 +196,7 @@ class RunnerAdmin(CreateWithToken, ReadOnlyAdmin):
         worker, key = create_runner(
             name=values["name"],
             slug=values["slug"],
-            actor=actor_of(request),
-            source_address=client_address(request),
+            cause=Cause(actor_of(request), source_address=client_address(request)),
         )
         return Runner.objects.get(pk=worker.pk), key
 
@@ -223,7 +223,7 @@ class RunnerAdmin(CreateWithToken, ReadOnlyAdmin):
 
         def add() -> str:
             spec = _value(form, "spec")
-            add_runner_spec(worker_id=runner.worker_id, spec_uuid=spec.uuid, **audit_arguments(request, form))
+            add_runner_spec(worker_id=runner.worker_id, spec_uuid=spec.uuid, cause=cause_of(request, form))
             return f"{runner.slug}: provides {spec.slug}"
 
         return confirm_and_act(self, request, page, form, add)
@@ -237,7 +237,7 @@ class RunnerAdmin(CreateWithToken, ReadOnlyAdmin):
 
         def remove() -> str:
             spec = _value(form, "spec")
-            remove_runner_spec(worker_id=runner.worker_id, spec_uuid=spec.uuid, **audit_arguments(request, form))
+            remove_runner_spec(worker_id=runner.worker_id, spec_uuid=spec.uuid, cause=cause_of(request, form))
             return f"{runner.slug}: no longer provides {spec.slug}"
 
         return confirm_and_act(self, request, page, form, remove)
@@ -248,7 +248,7 @@ class RunnerAdmin(CreateWithToken, ReadOnlyAdmin):
         form = ReasonForm(request.POST or None)
         if request.method == "POST" and form.is_valid():
             try:
-                _, key = rotate_runner_key(worker_id=runner.worker_id, **audit_arguments(request, form))
+                _, key = rotate_runner_key(worker_id=runner.worker_id, cause=cause_of(request, form))
             except LifecycleError as refusal:
                 return _refuse(request, runner, refusal)
             return render_token_once(self, request, runner, key, label=self.label)
@@ -285,7 +285,7 @@ class RunnerAdmin(CreateWithToken, ReadOnlyAdmin):
         return runner
 
     def _change(self, request: HttpRequest, runner: Runner, form: forms.Form, **change: Any) -> str:
-        change_runner(worker_id=runner.worker_id, **change, **audit_arguments(request, form))
+        change_runner(worker_id=runner.worker_id, **change, cause=cause_of(request, form))
         if "name" in change:
             return f"{runner.slug}: renamed"
         return f"{runner.slug}: {'archived' if change['archived'] else 'restored'}"

@@ -6,6 +6,7 @@ from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 
+from orchestrator.core.cause import Cause
 from orchestrator.management.base import ServerCommand
 from orchestrator.services import credentials
 from runtime_jobs.db_time import database_now
@@ -45,7 +46,7 @@ class Command(ServerCommand):
             organization=organization,
             name=options["name"],
             scopes=_scopes(options["scopes"]),
-            actor=OPERATOR,
+            cause=Cause(OPERATOR),
             expires_at=database_now() + timedelta(days=days) if days else None,
         )
         if not options["json"]:

@@ -7,6 +7,7 @@ from typing import Any
 from django.contrib.auth import get_user_model
 from django.core.management.base import CommandError, CommandParser
 
+from orchestrator.core.cause import Cause
 from orchestrator.management.base import ServerCommand
 from orchestrator.services import credentials, personal_keys
 from runtime_jobs.db_time import database_now
@@ -42,7 +43,7 @@ class Command(ServerCommand):
         if options["jwt"] and not options["user"]:
             raise CommandError("--jwt needs --user: only people have JSON Web Tokens.")
         expires_at = database_now() + timedelta(days=days) if days else None
-        arguments = {"name": options["name"], "expires_at": expires_at, "actor": OPERATOR}
+        arguments = {"name": options["name"], "expires_at": expires_at, "cause": Cause(OPERATOR)}
         if options["user"]:
             user = _user(options["user"])
             _, key = personal_keys.create_personal_key(user=user, is_jwt=options["jwt"], creator=None, **arguments)
@@ -57,9 +58,9 @@ class Command(ServerCommand):
 def _revoke(key: str) -> str:
     digest = digest_of(key)
     if personal := PersonalKey.objects.filter(digest=digest).first():
-        return f"revoked: {personal_keys.revoke_personal_key(key_id=personal.pk, actor=OPERATOR, reason=REASON)}"
+        return f"revoked: {personal_keys.revoke_personal_key(key_id=personal.pk, cause=Cause(OPERATOR, REASON))}"
     if token := ApiToken.objects.filter(digest=digest).first():
-        return f"revoked: {credentials.revoke_api_token(token_id=token.pk, actor=OPERATOR, reason=REASON)}"
+        return f"revoked: {credentials.revoke_api_token(token_id=token.pk, cause=Cause(OPERATOR, REASON))}"
     raise CommandError("The text on standard input is no key of this installation.")
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from django.db import transaction
 
+from orchestrator.core.cause import Cause
 from orchestrator.core.operator_events import record_operator_event
 from orchestrator.management.base import ServerCommand, named, require_valid
 from runtime_jobs.events import Actor
@@ -32,7 +33,7 @@ class Command(ServerCommand):
             record_operator_event(
                 "plan.changed",
                 target=f"plan:{plan}"[:200],
-                actor=Actor("operator", "manage.py plan"),
+                cause=Cause(Actor("operator", "manage.py plan")),
                 before={"priority": before},
                 after={"priority": plan.priority},
             )

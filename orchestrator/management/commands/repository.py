@@ -8,6 +8,7 @@ from typing import Any
 
 from django.core.management.base import CommandError
 
+from orchestrator.core.cause import Cause
 from orchestrator.housekeeping.models import HousekeepingTask
 from orchestrator.management.base import ServerCommand
 from orchestrator.repositories.operations import (
@@ -80,7 +81,7 @@ class Command(ServerCommand):
             origin=origin,
             is_private=private,
             credential=_credential(credential_file) or "",
-            actor=OPERATOR,
+            cause=Cause(OPERATOR),
         )
         self.stdout.write(f"repository {repository.pk} {repository.full_name}: housekeeping copies it now")
 
@@ -103,7 +104,7 @@ class Command(ServerCommand):
             origin=origin,
             is_private=private,
             credential=credential,
-            actor=OPERATOR,
+            cause=Cause(OPERATOR),
         )
         line = f"repository {repository.pk} {repository.full_name}: changed"
         if found.sealed_credential is not None and credential is None and repository.sealed_credential is None:
@@ -115,7 +116,7 @@ class Command(ServerCommand):
         if delete_runs:
             runs = delete_runs_of_repository(repository_id=repository.pk)
             self.stdout.write(f"{runs:,} workflow runs deleted; housekeeping deletes their objects")
-        removed = remove_repository(repository_id=repository.pk, actor=OPERATOR)
+        removed = remove_repository(repository_id=repository.pk, cause=Cause(OPERATOR))
         values = f"{removed['secrets']} secrets and {removed['variables']} variables"
         self.stdout.write(f"repository {repository.pk} {repository.full_name}: removed with {values}")
 

@@ -4,6 +4,7 @@ from typing import Any
 
 from django.core.management.base import CommandParser
 
+from orchestrator.core.cause import Cause
 from orchestrator.identity import keys
 from orchestrator.management.base import ServerCommand
 from runtime_jobs.events import Actor
@@ -24,6 +25,6 @@ class Command(ServerCommand):
 
     def handle(self, *_: Any, reason: str, urgent: bool, **__: Any) -> None:
         actor = Actor("operator", "manage.py")
-        key = keys.rotate_identity_key(actor=actor, reason=reason, is_urgent=urgent)
+        key = keys.rotate_identity_key(cause=Cause(actor, reason), is_urgent=urgent)
         if key is not None:
             self.stdout.write(f"{key.kid} signs from {key.signs_from:%Y-%m-%d %H:%M:%S} UTC.")

@@ -11,6 +11,7 @@ from django.core.management.base import CommandError
 from django.db.models import Count, Q
 
 from leases.states import OPEN as OPEN_LEASES
+from orchestrator.core.cause import Cause
 from orchestrator.core.datetimes import format_timestamp
 from orchestrator.management.base import ServerCommand
 from orchestrator.services import actions_runners, worker_state
@@ -91,7 +92,7 @@ class Command(ServerCommand):
             pool=options["pool"],
             isolation=options["isolation"],
             expires_in=options["expires_in"] or None,
-            actor=OPERATOR,
+            cause=Cause(OPERATOR),
         )
         self._print_token(*created, output=options["output"])
 
@@ -100,8 +101,7 @@ class Command(ServerCommand):
             name=options["name"],
             overlap=options["overlap"],
             expires_in=options["expires_in"] or None,
-            actor=OPERATOR,
-            reason=options["reason"],
+            cause=Cause(OPERATOR, options["reason"]),
         )
         self._print_token(*created, output=options["output"])
 
@@ -150,15 +150,14 @@ class Command(ServerCommand):
         self.stdout.write(f"{options['name']}: active")
 
     def _revoke(self, options: dict[str, Any]) -> None:
-        ended = actions_runners.revoke_runner(name=options["name"], actor=OPERATOR, reason=options["reason"])
+        ended = actions_runners.revoke_runner(name=options["name"], cause=Cause(OPERATOR, options["reason"]))
         self.stdout.write(f"{options['name']}: revoked, {ended} leases ended")
 
     def _set_state(self, options: dict[str, Any], state: WorkerState) -> None:
         worker_state.set_worker_state(
             worker_id=actions_runners.find_runner(options["name"]).worker.worker_id,
             state=state,
-            actor=OPERATOR,
-            reason=options["reason"],
+            cause=Cause(OPERATOR, options["reason"]),
         )
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from django.core.management.base import CommandError
 
+from orchestrator.core.cause import Cause
 from orchestrator.evidence.models import SigningKey
 from orchestrator.evidence.signing_keys import (
     SigningKeyError,
@@ -42,7 +43,7 @@ class Command(ServerCommand):
                 self.stdout.write(f"{key.key_id} signs from now on")
                 self.stdout.write(key.public_pem, ending="")
             else:
-                key = retire_signing_key(options["key_id"], actor=OPERATOR, reason=options["reason"])
+                key = retire_signing_key(options["key_id"], cause=Cause(OPERATOR, options["reason"]))
                 self.stdout.write(f"{key.key_id} is retired")
         except SigningKeyError as error:
             raise CommandError(str(error)) from None

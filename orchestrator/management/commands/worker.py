@@ -6,6 +6,7 @@ from typing import Any
 
 from django.core.management.base import CommandError
 
+from orchestrator.core.cause import Cause
 from orchestrator.management.base import ServerCommand, named, require_valid
 from orchestrator.services import credentials
 from runtime_jobs.errors import Invalid
@@ -39,7 +40,9 @@ class Command(ServerCommand):
         require_valid(Worker(slug=options["name"], pool=pool, **fields), fields=["slug", *fields])
         operator = Actor("operator", "manage.py worker")
         try:
-            worker, token = credentials.register_worker(slug=options["name"], pool=pool, **fields, actor=operator)
+            worker, token = credentials.register_worker(
+                slug=options["name"], pool=pool, **fields, cause=Cause(operator)
+            )
         except Invalid as error:
             texts = (f"--{field}: {' '.join(found)}" for field, found in error.errors.items())
             raise CommandError(" ".join(texts)) from None

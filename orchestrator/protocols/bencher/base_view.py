@@ -11,6 +11,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from orchestrator.core.cause import Cause
 from orchestrator.http.api.json_parser import StrictJSONParser
 from orchestrator.http.client_ip import client_address
 from orchestrator.protocols.bencher import errors
@@ -108,9 +109,9 @@ class BencherView(APIView):
             final.headers.setdefault(TOTAL_COUNT, "0" if final.status_code == NO_CONTENT else "1")
         return final
 
-    def audit_arguments(self, request: Request) -> dict[str, Any]:
+    def cause_of(self, request: Request) -> Cause:
         """Return who acts and from which address, as the operations of operators take them."""
-        return {"actor": caller_of(request).actor, "source_address": client_address(request)}
+        return Cause(caller_of(request).actor, source_address=client_address(request))
 
 
 class PublicView(BencherView):

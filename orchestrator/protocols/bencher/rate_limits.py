@@ -21,7 +21,6 @@ def register_connect(worker: Worker, *, now: datetime | None = None) -> None:
 
     Args:
         worker: The runner.
-        now: The time of the call; by default the time of the database.
 
     Raises:
         ApiError: 429; the runner has reached one of its limits. The call is counted nevertheless.
@@ -34,7 +33,6 @@ def register_request(caller: BencherCaller, *, now: datetime | None = None) -> N
 
     Args:
         caller: The caller.
-        now: The time of the request; by default the time of the database.
 
     Raises:
         ApiError: 429; the caller has reached one of its limits. The request is counted nevertheless.
@@ -51,7 +49,6 @@ def register_run(
     Args:
         caller: The person or the key of a project.
         find_project: Returns the project of the run, or None if it is created with the run. Called if there is a limit.
-        now: The time of the run; by default the time of the database.
 
     Raises:
         ApiError: 429; one of the limits is reached. The run is counted nevertheless.
@@ -70,7 +67,6 @@ def register_anonymous_run(address: str, *, now: datetime | None = None) -> None
 
     Args:
         address: The client's address.
-        now: The time of the run; by default the time of the database.
 
     Raises:
         ApiError: 429; the address has reached one of its limits. The run is counted nevertheless.

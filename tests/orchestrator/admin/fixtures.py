@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 
 from django.utils import timezone
 
+from orchestrator.core.cause import Cause
 from orchestrator.core.clock_beat import ClockBeat
 from orchestrator.services import cancellation, expiry, heartbeat, job_end, worker_state
 from orchestrator.services import submission as service_submission
@@ -167,15 +168,13 @@ def busy() -> Scene:
     worker_state.set_worker_state(
         worker_id=scene.workers["attic-07"].worker_id,
         state=WorkerState.MAINTENANCE,
-        actor=OPERATOR,
+        cause=Cause(OPERATOR, "smartctl complains"),
         note="New disk on Thursday",
-        reason="smartctl complains",
     )
     worker_state.set_worker_state(
         worker_id=scene.workers["build-03"].worker_id,
         state=WorkerState.DRAINING,
-        actor=OPERATOR,
-        reason="kernel update",
+        cause=Cause(OPERATOR, "kernel update"),
     )
     ClockBeat.objects.create(leader="clock-a:4121", beat_at=scene.at)
     for job in scene.jobs.values():

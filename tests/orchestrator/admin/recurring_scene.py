@@ -6,6 +6,7 @@ from orchestrator.bulk_actions.execution import advance_bulk_action
 from orchestrator.bulk_actions.models import BulkAction, BulkTarget
 from orchestrator.bulk_actions.operations import abort_bulk_action, start_bulk_action
 from orchestrator.bulk_actions.targets import store_targets
+from orchestrator.core.cause import Cause
 from orchestrator.schedules.models import Schedule
 from orchestrator.schedules.operations import change_schedule
 from orchestrator.services import cancellation
@@ -36,7 +37,7 @@ def recurring_morning() -> tuple[Schedule, BulkAction]:
     Project.objects.filter(organization=sandtrace, slug="web").update(enabled=True)
     paused = make_schedule(acme, name="nightly scan", cron="30 3 * * MON-FRI", job=JOB, now=now)
     change_schedule(
-        schedule_ulid=paused.schedule_ulid, changes={"status": "paused"}, actor=ALICE, reason="the scanner is replaced"
+        schedule_ulid=paused.schedule_ulid, changes={"status": "paused"}, cause=Cause(ALICE, "the scanner is replaced")
     )
     return schedule, _bulk_actions(acme)
 
@@ -54,11 +55,11 @@ def _bulk_actions(organization: Organization) -> BulkAction:
     rows = [
         start_bulk_action(
             organization=organization, action="cancel", filters={"job_type": "steps", "status": "queued"},
-            store_targets=store_targets, actor=ALICE, reason="the branch was reverted",
+            store_targets=store_targets, cause=Cause(ALICE, "the branch was reverted"),
         )[0]
         for _ in range(2)
     ]  # fmt: skip
     BulkTarget.objects.filter(pk=rows[0].targets.order_by("id")[0].pk).update(subject_ulid="rtj_" + "0" * 26)
     advance_bulk_action()
-    abort_bulk_action(bulk_action_ulid=rows[1].bulk_action_ulid, actor=ALICE, reason="requested twice")
+    abort_bulk_action(bulk_action_ulid=rows[1].bulk_action_ulid, cause=Cause(ALICE, "requested twice"))
     return rows[0]

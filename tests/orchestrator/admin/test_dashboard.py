@@ -12,6 +12,7 @@ from leases.models import Lease
 from orchestrator.admin.dashboard import queries
 from orchestrator.admin.dashboard.alerts import current_alerts, read_state
 from orchestrator.admin.dashboard.tiles import tiles
+from orchestrator.core.cause import Cause
 from orchestrator.core.clock_beat import ClockBeat
 from orchestrator.housekeeping.models import HousekeepingTask
 from orchestrator.services import cancellation, expiry, heartbeat, job_end, worker_state
@@ -104,7 +105,7 @@ def test_an_active_worker_is_offline_after_a_minute(well, now):
     assert alerts(now) == []
     seen_at(well, now - timedelta(seconds=60))
     assert alerts(now) == [("warning", "1 worker offline: no heartbeat for more than a minute.")]
-    worker_state.set_worker_state(worker_id=well.worker_id, state="maintenance", actor=OPERATOR)
+    worker_state.set_worker_state(worker_id=well.worker_id, state="maintenance", cause=Cause(OPERATOR))
     assert alerts(now) == []
 
 
@@ -127,7 +128,7 @@ def test_a_worker_that_never_connected_is_neither_an_alert_nor_capacity(olga, db
 def test_free_slots_are_those_that_no_lease_occupies(well, now):
     Worker.objects.filter(pk=well.pk).update(capacity=3)
     drained = seen_at(WorkerFactory(capacity=5), now)
-    worker_state.set_worker_state(worker_id=drained.worker_id, state="draining", actor=OPERATOR)
+    worker_state.set_worker_state(worker_id=drained.worker_id, state="draining", cause=Cause(OPERATOR))
     submitted()
     claimed(well)
     shown = {tile.label: (tile.value, tile.note) for tile in tiles(read_state(now))}

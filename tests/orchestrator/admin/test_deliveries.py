@@ -4,6 +4,7 @@ from datetime import timedelta
 
 import pytest
 
+from orchestrator.core.cause import Cause
 from orchestrator.incidents import incident_mode
 from orchestrator.webhooks.models import Delivery, NotificationRule, Webhook
 from runtime_jobs.db_time import database_now
@@ -110,7 +111,7 @@ def test_the_page_of_rules_says_that_incident_mode_gathers_nothing(olga, webhook
     text = "Not gathered: incident mode"
     assert text not in olga.get(address(NotificationRule, "changelist")).content.decode()
     until = database_now() + timedelta(hours=1)
-    incident_mode.begin_incident_mode(org_slug="acme", reason="a leak", until=until, actor=ALICE)
+    incident_mode.begin_incident_mode(org_slug="acme", cause=Cause(ALICE, "a leak"), until=until)
     assert text in olga.get(address(NotificationRule, "changelist")).content.decode()
     rule = NotificationRule.objects.get()
     assert text in olga.get(address(NotificationRule, "change", rule.pk)).content.decode()

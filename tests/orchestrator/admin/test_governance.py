@@ -10,6 +10,7 @@ from django.utils import timezone
 
 from orchestrator.admin.dashboard.alerts import current_alerts, read_state
 from orchestrator.admin.limits.models import QuotaOverview
+from orchestrator.core.cause import Cause
 from orchestrator.incidents.models import Incident, IncidentMode
 from orchestrator.incidents.operations import acknowledge_incident
 from orchestrator.services import job_end, quotas
@@ -44,7 +45,7 @@ def button(row, name: str, model: type | None = None) -> str:
 class TestQuotas:
     def test_the_list_has_the_use_of_each_limit(self, olga, organization):
         changes = {"max_active": 5, "per_hour": 60, "burst": 1, "emergency_max_active": 2}
-        quotas.set_quota(org_slug="sandtrace", changes=changes, actor=OPERATOR)
+        quotas.set_quota(org_slug="sandtrace", changes=changes, cause=Cause(OPERATOR))
         for _ in range(2):
             submitted(organization.projects.get())
         claimed()
@@ -59,7 +60,7 @@ class TestQuotas:
         assert re.search(r"in \d+ (s|min)", page), "the next start"
 
     def test_the_page_has_each_job_type(self, olga, organization):
-        quotas.set_quota(org_slug="sandtrace", job_type="runtime", changes={"max_active": 3}, actor=ALICE)
+        quotas.set_quota(org_slug="sandtrace", job_type="runtime", changes={"max_active": 3}, cause=Cause(ALICE))
         page = text_of(olga.get(address(QuotaOverview, "change", organization.pk)))
         for expected in ("All types", "runtime", "0 of 3", "refused", "Set limits"):
             assert expected in page, expected
@@ -106,7 +107,7 @@ class TestIncidents:
 
         assert [shown(query) for query in ("state=open", "state=new", "state=resolved")] == [1, 1, 0]
         assert [shown(query) for query in ("kind=job", "kind=breaker")] == [1, 0]
-        acknowledge_incident(incident_ulid=incident.incident_ulid, actor=OPERATOR)
+        acknowledge_incident(incident_ulid=incident.incident_ulid, cause=Cause(OPERATOR))
         assert [shown(query) for query in ("state=open", "state=new")] == [1, 0]
 
     def test_it_takes_the_permission(self, incident):

@@ -4,6 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from orchestrator.core.cause import Cause
 from orchestrator.housekeeping.models import HousekeepingTask
 from orchestrator.repositories.operations import add_repository
 from orchestrator.repositories.tasks import MIRROR
@@ -30,7 +31,7 @@ def repository(db):
         full_name="acme/web",
         origin="https://github.com/acme/web",
         credential="user:sesame",
-        actor=OPERATOR,
+        cause=Cause(OPERATOR),
     )
 
 

@@ -10,6 +10,7 @@ from leases.models import Breaker, Limit, LimitKind, LimitScope
 from leases.scheduling.limits import LimitTarget
 from orchestrator.admin.dashboard.alerts import current_alerts, read_state
 from orchestrator.admin.labels import EVENTS
+from orchestrator.core.cause import Cause
 from orchestrator.core.clock_beat import ClockBeat
 from orchestrator.incidents import breakers
 from orchestrator.incidents.models import Incident
@@ -164,18 +165,18 @@ class TestLimits:
 
     def test_the_list_says_whose_how_much_until_when_by_whom_and_why(self, olga, project, pool):
         worker = WorkerFactory()
-        limits.set_limit(org_slug="sandtrace", max_active=3, actor=OPERATOR, reason="noisy")
-        limits.set_rate(org_slug="sandtrace", job_type="runtime", per_hour=2, actor=OPERATOR, reason="dear")
+        limits.set_limit(org_slug="sandtrace", max_active=3, cause=Cause(OPERATOR, "noisy"))
+        limits.set_rate(org_slug="sandtrace", job_type="runtime", per_hour=2, cause=Cause(OPERATOR, "dear"))
         until = database_now() + timedelta(hours=12, minutes=30)
         actor = Actor("client", "token ci")
-        limits.pause(subject=SUBJECTS["project"], until=until, actor=actor, reason="deploy")
-        limits.pause(subject=SUBJECTS["pool"], actor=OPERATOR, reason="disks")
-        limits.resume(subject=SUBJECTS["project"], actor=actor, reason="x")
-        limits.resume(subject=SUBJECTS["pool"], actor=OPERATOR, reason="x")
+        limits.pause(subject=SUBJECTS["project"], until=until, cause=Cause(actor, "deploy"))
+        limits.pause(subject=SUBJECTS["pool"], cause=Cause(OPERATOR, "disks"))
+        limits.resume(subject=SUBJECTS["project"], cause=Cause(actor, "x"))
+        limits.resume(subject=SUBJECTS["pool"], cause=Cause(OPERATOR, "x"))
         submitted(project)
         claimed(worker)
-        limits.pause(subject=SUBJECTS["project"], until=until, actor=actor, reason="deploy")
-        limits.pause(subject=SUBJECTS["pool"], actor=OPERATOR, reason="disks")
+        limits.pause(subject=SUBJECTS["project"], until=until, cause=Cause(actor, "deploy"))
+        limits.pause(subject=SUBJECTS["pool"], cause=Cause(OPERATOR, "disks"))
         page = text_of(olga.get(address(Limit, "changelist")))
         for words in (
             "1 of 3", "runtime jobs of sandtrace", "2 per hour, burst 1", "sandtrace/web", "pool shared-linux",
@@ -203,12 +204,12 @@ class TestLimits:
 
     @pytest.mark.parametrize("kind", ["organization", "project", "rate", "emergency", "pause", "throttle"])
     def test_one_is_lifted_from_its_page(self, olga, organization, kind):
-        about = {"org_slug": "sandtrace", "actor": OPERATOR, "reason": "x"}
+        about = {"org_slug": "sandtrace", "cause": Cause(OPERATOR, "x")}
         match kind:
             case "pause":
-                limits.pause(subject=SUBJECTS["pool"], actor=OPERATOR, reason="x")
+                limits.pause(subject=SUBJECTS["pool"], cause=Cause(OPERATOR, "x"))
             case "throttle":
-                limits.throttle(subject=SUBJECTS["project"], per_hour=5, actor=OPERATOR, reason="x")
+                limits.throttle(subject=SUBJECTS["project"], per_hour=5, cause=Cause(OPERATOR, "x"))
             case "rate":
                 limits.set_rate(per_hour=5, **about)
             case "project":
@@ -224,9 +225,9 @@ class TestLimits:
 
     def test_who_operates_jobs_lifts_a_pause_and_not_a_limit(self, organization):
         otto = client_of(person("otto", "leases.view_limit", "runtime_jobs.operate_job"))
-        limits.pause(subject=SUBJECTS["project"], actor=OPERATOR, reason="x")
-        limits.pause(subject=SUBJECTS["pool"], actor=OPERATOR, reason="x")
-        limits.set_limit(org_slug="sandtrace", max_active=5, actor=OPERATOR, reason="x")
+        limits.pause(subject=SUBJECTS["project"], cause=Cause(OPERATOR, "x"))
+        limits.pause(subject=SUBJECTS["pool"], cause=Cause(OPERATOR, "x"))
+        limits.set_limit(org_slug="sandtrace", max_active=5, cause=Cause(OPERATOR, "x"))
         answers = {
             limit.scope + limit.kind: otto.get(button(limit, "remove")).status_code for limit in Limit.objects.all()
         }
@@ -343,7 +344,7 @@ class TestPriorities:
         nowhere = olga.post(page, {"priority": "emergency", **WHY}, follow=True)
         assert "set an emergency limit for the organization" in text_of(nowhere)
         lane = {"org_slug": running.org_slug, "kind": LimitKind.EMERGENCY, "max_active": 2}
-        limits.set_limit(**lane, actor=OPERATOR, reason="test")
+        limits.set_limit(**lane, cause=Cause(OPERATOR, "test"))
         answer = olga.post(page, {"priority": "emergency", **WHY}, follow=True)
         assert "The job is not queued, or its priority is already emergency." in text_of(answer)
         assert list(Job.objects.order_by("pk").values_list("priority", flat=True)) == [200, 400, 400]
@@ -378,8 +379,8 @@ class TestFirstPage:
 
     def test_what_is_paused_or_throttled_is_shown_with_its_rows(self, olga, project, pool, now):
         until = now + timedelta(hours=12, minutes=30)
-        limits.throttle(subject=SUBJECTS["organization"], per_hour=6, actor=OPERATOR, reason="noisy")
-        limits.pause(subject=SUBJECTS["pool"], until=until, actor=OPERATOR, reason="disks")
+        limits.throttle(subject=SUBJECTS["organization"], per_hour=6, cause=Cause(OPERATOR, "noisy"))
+        limits.pause(subject=SUBJECTS["pool"], until=until, cause=Cause(OPERATOR, "disks"))
         (first, link), (second, _) = self.alerts(now).items()
         assert first.startswith(f"Pool shared-linux: paused by operator olga until {until:%Y-%m-%d %H:%M} UTC (in 12 h")
         assert first.endswith("): disks")
@@ -390,7 +391,7 @@ class TestFirstPage:
     def test_many_are_shown_in_one(self, olga, now, project):
         for number in range(8):
             subject = LimitTarget(LimitScope.PROJECT, "sandtrace", f"web-{number}")
-            limits.pause(subject=subject, actor=OPERATOR, reason="x")
+            limits.pause(subject=subject, cause=Cause(OPERATOR, "x"))
         *one_by_one, (text, link) = self.alerts(now).items()
         assert len(one_by_one) == 5
         assert text == "3 more pauses or throttles."

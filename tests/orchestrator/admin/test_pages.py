@@ -16,6 +16,7 @@ from leases.scheduling.limits import LimitTarget
 from orchestrator.admin.filters import parameters_of
 from orchestrator.admin.jobs import page as job_page
 from orchestrator.bulk_actions.models import BulkAction, BulkTarget
+from orchestrator.core.cause import Cause
 from orchestrator.evidence.replay_models import Replay
 from orchestrator.housekeeping.models import HousekeepingTask
 from orchestrator.incidents.models import Incident
@@ -93,7 +94,7 @@ def one_of_each(mark: str) -> None:
     held = claimed(worker)
     cancellation.cancel(job_ulid=again.job_ulid, actor=OPERATOR, deadline_seconds=60, message=f"{mark} {lease}")
     worker_state.set_worker_state(
-        worker_id=worker.worker_id, state="maintenance", actor=OPERATOR, note=mark, reason=mark
+        worker_id=worker.worker_id, state="maintenance", cause=Cause(OPERATOR, mark), note=mark
     )
     batch = Batch.objects.create(
         org_slug=mark, project_slug=mark, repo_url=mark, git_ref=mark, git_commit=mark, trigger_kind="manual",
@@ -114,8 +115,8 @@ def one_of_each(mark: str) -> None:
         LimitTarget(LimitScope.PROJECT, f"org-{mark}"[:63], mark),
         LimitTarget(LimitScope.POOL, "", pool.slug),
     ):
-        limits.pause(subject=subject, actor=Actor("operator", mark), reason=mark)
-    limits.set_rate(org_slug=f"org-{mark}"[:63], per_hour=1, actor=OPERATOR, reason=mark)
+        limits.pause(subject=subject, cause=Cause(Actor("operator", mark), mark))
+    limits.set_rate(org_slug=f"org-{mark}"[:63], per_hour=1, cause=Cause(OPERATOR, mark))
     Breaker.objects.create(org_slug=mark, job_type=mark, state="open", opened_at=again.created_at)
     Incident.objects.create(kind="breaker", org_slug=mark, job_type=mark, summary=mark, opened_at=again.created_at)
     api_token(project.organization)

@@ -9,6 +9,7 @@ from django.test import Client
 from django.utils import timezone
 
 from orchestrator.admin.jobs.actions import available_actions
+from orchestrator.core.cause import Cause
 from orchestrator.protocols.bencher.authentication import authenticate_runner
 from orchestrator.results.models import Report
 from orchestrator.results.outputs import encode_output
@@ -171,7 +172,7 @@ def test_a_runner_gets_no_token_of_the_native_api(olga, runner, is_archived):
     worker, events = Worker.objects.get(), OperatorEvent.objects.count()
     assert "rotate" not in buttons(olga, worker)
     with pytest.raises(ResourceConflict, match="rack-7 is a runner and has no token"):
-        worker_state.rotate_worker_token(worker_id=runner.worker_id, actor=OPERATOR)
+        worker_state.rotate_worker_token(worker_id=runner.worker_id, cause=Cause(OPERATOR))
     answer = olga.post(f"/admin/workers/worker/{runner.pk}/rotate/", WHY)
     assert "rack-7 is a runner and has no token. Rotate its key" in messages_of(answer)[0]
     assert (Worker.objects.get().digest, OperatorEvent.objects.count()) == (worker.digest, events)
@@ -279,7 +280,7 @@ def test_staff_creates_keys_of_itself_only(form):
 
 def test_the_operation_refuses_keys_of_other_people_too(db):
     low, root = User.objects.create(username="low", is_staff=True), User.objects.create(username="root")
-    arguments = {"name": "mine", "actor": OPERATOR}
+    arguments = {"name": "mine", "cause": Cause(OPERATOR)}
     with pytest.raises(OperatorOnly, match="Only a superuser creates keys of other people"):
         personal_keys.create_personal_key(user=root, creator=low, **arguments)
     assert not PersonalKey.objects.exists()

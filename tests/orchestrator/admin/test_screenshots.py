@@ -13,6 +13,7 @@ from django.utils import timezone
 
 from leases.models import Breaker, Limit, LimitScope
 from leases.scheduling.limits import LimitTarget
+from orchestrator.core.cause import Cause
 from orchestrator.evidence import exports
 from orchestrator.evidence.signing_keys import create_signing_key, retire_signing_key
 from orchestrator.ingest.models import Run
@@ -87,13 +88,15 @@ def hold_back(scene: Scene) -> None:
     """Make restrictions: a paused pool, a noisy tenant, a tenant that limits itself, an open breaker."""
     pool, cli = LimitTarget(LimitScope.POOL, "", "gpu-linux"), LimitTarget(LimitScope.PROJECT, "sandtrace", "cli")
     until = scene.at + timedelta(minutes=43)
-    actor, ci = {"actor": OPERATOR}, {"actor": Actor("client", "token ci")}
-    limits.set_limit(org_slug="acme-labs", max_active=2, reason="as agreed by mail", **actor)
-    limits.set_rate(org_slug="sandtrace", job_type="runtime", per_hour=120, burst=10, reason="a slow registry", **ci)
-    limits.pause(subject=cli, reason="the release goes out", **ci)
+    ci = Actor("client", "token ci")
+    limits.set_limit(org_slug="acme-labs", max_active=2, cause=Cause(OPERATOR, "as agreed by mail"))
+    limits.set_rate(
+        org_slug="sandtrace", job_type="runtime", per_hour=120, burst=10, cause=Cause(ci, "a slow registry")
+    )
+    limits.pause(subject=cli, cause=Cause(ci, "the release goes out"))
     noisy = LimitTarget.of_organization("northwind")
-    limits.throttle(subject=noisy, per_hour=60, burst=5, reason="a loop in their CI", until=until, **actor)
-    limits.pause(subject=pool, until=until, reason="new disks in gpu-01", **actor)
+    limits.throttle(subject=noisy, per_hour=60, burst=5, until=until, cause=Cause(OPERATOR, "a loop in their CI"))
+    limits.pause(subject=pool, until=until, cause=Cause(OPERATOR, "new disks in gpu-01"))
     Breaker.objects.create(
         org_slug="acme-labs", job_type="steps", state="open", opened_at=scene.ago(1), cool_until=until
     )
@@ -223,7 +226,7 @@ def test_schedules_and_bulk_actions(browser, live_server, scene, pictures):
 def test_evidence_and_signing_keys(browser, live_server, scene, pictures, settings, tmp_path):
     settings.SIGNING_KEY_DIR = str(tmp_path / "keys")
     keys = [create_signing_key(actor=OPERATOR, now=scene.ago(60 - number)) for number in range(2)]
-    retire_signing_key(keys[0].key_id, actor=OPERATOR, reason="rotation", now=scene.ago(10))
+    retire_signing_key(keys[0].key_id, cause=Cause(OPERATOR, "rotation", now=scene.ago(10)))
     for number, (name, key) in enumerate((("good-5", keys[0]), ("lost", keys[1]))):
         job = scene.jobs[name]
         exports.record_audit_bundle(
@@ -437,10 +440,10 @@ def test_the_pages_of_runners_of_workflow_jobs(browser, live_server, pictures, s
     for _ in range(2):
         busy_runner.client.claim(capacity=4, labels=["ubuntu-latest", "gpu"], host_name="rack-4", version="1.4.0").run()
     actions_runners.rotate_registration_token(
-        name="build-1", overlap=timedelta(hours=1), actor=OPERATOR, reason="yearly"
+        name="build-1", overlap=timedelta(hours=1), cause=Cause(OPERATOR, "yearly")
     )
     worker_state.set_worker_state(
-        worker_id=drained.worker_id, state=WorkerState.DRAINING, actor=OPERATOR, reason="kernel"
+        worker_id=drained.worker_id, state=WorkerState.DRAINING, cause=Cause(OPERATOR, "kernel")
     )
     register("build-3")
     page = f"/admin/workers/actionsrunner/{busy_runner.row.pk}/change/"

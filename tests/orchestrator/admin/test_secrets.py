@@ -2,6 +2,7 @@
 
 import pytest
 
+from orchestrator.core.cause import Cause
 from orchestrator.core.sealing import unseal
 from orchestrator.secrets.operations import set_secret
 from runtime_jobs.models import OperatorEvent, Secret, Variable
@@ -94,7 +95,7 @@ def test_a_secret_is_deleted_with_a_reason(olga, repository):
 
 def test_without_the_permission_there_are_no_buttons_and_no_changes(repository):
     organization = repository.project.organization
-    set_secret(organization=organization, repository=None, name="A", value=VALUE, actor=ALICE)
+    set_secret(organization=organization, repository=None, name="A", value=VALUE, cause=Cause(ALICE))
     row = Secret.objects.get()
     viewer = client_of(person("vera", "runtime_jobs.view_secret", "runtime_jobs.view_variable"))
     page = viewer.get(address(Secret, "change", row.pk))

@@ -7,6 +7,7 @@ import requests
 from django.utils import timezone
 
 from orchestrator.artifacts.addresses import download_url
+from orchestrator.core.cause import Cause
 from orchestrator.secrets.operations import set_secret, set_variable
 from runtime_jobs.models import CacheEntry, Secret, StoredArtifact, Variable
 from tests.factories import ALICE, OrganizationFactory, ProjectFactory
@@ -31,7 +32,7 @@ def _folder(settings, tmp_path):
 def repository(transactional_db):
     """The repository of an organization with two secrets and a variable."""
     found = make_repository(ProjectFactory(organization=OrganizationFactory(slug="acme", name="Acme")))
-    scope = {"organization": found.project.organization, "actor": ALICE}
+    scope = {"organization": found.project.organization, "cause": Cause(ALICE)}
     set_secret(name="DEPLOY_KEY", value=VALUE, repository=found, **scope)
     set_secret(name="REGISTRY_TOKEN", value=VALUE, repository=None, **scope)
     set_variable(name="REGION", value="eu-west-1", repository=None, **scope)

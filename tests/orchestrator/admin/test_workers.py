@@ -7,6 +7,7 @@ import pytest
 from django.utils import timezone
 
 from orchestrator.admin.workers import admin
+from orchestrator.core.cause import Cause
 from orchestrator.services import credentials, worker_state
 from runtime_jobs.errors import Invalid
 from runtime_jobs.models import Job, OperatorEvent
@@ -118,7 +119,7 @@ def test_a_revoked_worker_gives_back_what_it_holds(olga, worker):
 
 
 def test_a_revoked_worker_stays_so_and_says_it(olga, worker):
-    worker_state.set_worker_state(worker_id=worker.worker_id, state="revoked", actor=OPERATOR)
+    worker_state.set_worker_state(worker_id=worker.worker_id, state="revoked", cause=Cause(OPERATOR))
     for name in ("activate", "drain", "maintenance", "rotate", "revoke"):
         words = messages_of(olga.post(action_url(name, worker), WHY))
         assert words[-1] == "build-01: The worker does not exist or was revoked.", name
@@ -155,7 +156,7 @@ def test_health_is_what_was_heard_lately(olga, worker, monkeypatch):
             name: len(olga.get(f"{LIST}?health={name}").context["cl"].result_list) for name in ("online", "offline")
         }
         assert listed == {"online": int(health == "Online"), "offline": int(health == "Offline")}
-    worker_state.set_worker_state(worker_id=worker.worker_id, state="draining", actor=OPERATOR)
+    worker_state.set_worker_state(worker_id=worker.worker_id, state="draining", cause=Cause(OPERATOR))
     assert olga.get(page).context["health"] == "Draining"
 
 
@@ -208,7 +209,7 @@ def test_no_worker_is_registered_in_the_pool_of_runners(olga, db):
     assert "pool of runners" in answer.content.decode()
     assert not Worker.objects.exists()
     with pytest.raises(Invalid):
-        credentials.register_worker(slug="x", pool=pool, capacity=1, labels=[], capabilities=[], actor=OPERATOR)
+        credentials.register_worker(slug="x", pool=pool, capacity=1, labels=[], capabilities=[], cause=Cause(OPERATOR))
 
 
 @pytest.mark.parametrize("is_runner", [True, False])

@@ -2,6 +2,7 @@
 
 from datetime import datetime, timedelta
 
+from orchestrator.core.cause import Cause
 from orchestrator.incidents import incident_mode
 from orchestrator.incidents.models import Incident
 from orchestrator.webhooks.delivery_queue import FinishedTry, claim_deliveries, record_tries
@@ -57,7 +58,7 @@ def webhooks_afternoon(scene: Scene) -> dict[str, Webhook]:
         )
     until = scene.at + timedelta(hours=6)
     incident_mode.begin_incident_mode(
-        org_slug="acme-labs", reason="A leak is investigated.", until=until, actor=OPERATOR
+        org_slug="acme-labs", cause=Cause(OPERATOR, "A leak is investigated."), until=until
     )
     return made
 

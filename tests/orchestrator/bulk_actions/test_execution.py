@@ -18,6 +18,7 @@ from orchestrator.bulk_actions.operations import (
     start_bulk_action,
 )
 from orchestrator.bulk_actions.targets import count_targets, find_targets
+from orchestrator.core.cause import Cause
 from orchestrator.incidents.models import Incident
 from orchestrator.maintenance.pruning import PruningTask, count_old_rows
 from orchestrator.processes.dispatcher import DispatcherProcess
@@ -194,12 +195,12 @@ def test_an_aborted_action_changes_nothing_more(project):
         submitted(project)
     row = start(project.organization)
     advance_bulk_action()
-    aborted = abort_bulk_action(bulk_action_ulid=row.bulk_action_ulid, actor=OPERATOR, reason="wrong")
+    aborted = abort_bulk_action(bulk_action_ulid=row.bulk_action_ulid, cause=Cause(OPERATOR, "wrong"))
     assert (aborted.status, aborted.aborted_by) == ("aborted", "operator:olga")
     assert advance_bulk_action() is None
     assert progress(row) == ("aborted", TARGETS * 2, TARGETS, 0)
     assert Job.objects.filter(state="canceled").count() == TARGETS
-    again = abort_bulk_action(bulk_action_ulid=row.bulk_action_ulid, actor=ALICE)
+    again = abort_bulk_action(bulk_action_ulid=row.bulk_action_ulid, cause=Cause(ALICE))
     assert (again.status, again.aborted_by) == ("aborted", "operator:olga")
 
 
@@ -211,7 +212,7 @@ def test_an_action_that_is_aborted_while_it_is_applied_ends_with_true_counters(p
 
     def aborted_meanwhile(action):
         results = apply(action)
-        found = abort_bulk_action(bulk_action_ulid=row.bulk_action_ulid, actor=ALICE)
+        found = abort_bulk_action(bulk_action_ulid=row.bulk_action_ulid, cause=Cause(ALICE))
         assert found.status == "aborting"
         return results
 
@@ -225,7 +226,7 @@ def test_a_completed_action_is_not_aborted(project):
     submitted(project)
     row = finish(start(project.organization))
     with pytest.raises(ResourceConflict):
-        abort_bulk_action(bulk_action_ulid=row.bulk_action_ulid, actor=ALICE)
+        abort_bulk_action(bulk_action_ulid=row.bulk_action_ulid, cause=Cause(ALICE))
 
 
 def test_a_dispatcher_that_is_killed_is_replaced_after_its_claim(project, monkeypatch):
@@ -301,7 +302,7 @@ def test_no_action_begins_without_a_filter_or_with_too_many_rows(project, settin
     with pytest.raises(Invalid):
         start_bulk_action(
             organization=project.organization, action="cancel", filters={}, store_targets=lambda *_, **__: 0,
-            actor=ALICE, reason="x",
+            cause=Cause(ALICE, "x"),
         )  # fmt: skip
     assert not BulkAction.objects.exists()
     assert not BulkTarget.objects.exists()

@@ -14,6 +14,7 @@ from config.paths import BASE_DIR
 from orchestrator.audit.runner import run_audit
 from orchestrator.bulk_actions.models import BulkAction, BulkTarget
 from orchestrator.bulk_actions.operations import abort_bulk_action
+from orchestrator.core.cause import Cause
 from orchestrator.services import bulk_submit
 from runtime_jobs.models import Job, JobEvent
 from tests.factories import ALICE, POLICY, OrganizationFactory, PlanFactory, ProjectFactory, spec, submission
@@ -100,7 +101,7 @@ def test_an_abort_half_way_leaves_the_rest(dispatcher):
     with locked_half_way(row):
         dispatcher()
         eventually(lambda: progress(row) > 0, SECONDS)
-        abort_bulk_action(bulk_action_ulid=row.bulk_action_ulid, actor=ALICE)
+        abort_bulk_action(bulk_action_ulid=row.bulk_action_ulid, cause=Cause(ALICE))
     eventually(lambda: progress(row) and row.status == "aborted", SECONDS)
     assert 0 < row.done < JOBS
     assert Job.objects.filter(state="canceled").count() == row.done

@@ -6,6 +6,7 @@ from orchestrator.bulk_actions.execution import advance_bulk_action
 from orchestrator.bulk_actions.models import BulkAction
 from orchestrator.bulk_actions.operations import start_bulk_action
 from orchestrator.bulk_actions.targets import store_targets
+from orchestrator.core.cause import Cause
 from orchestrator.incidents.models import Incident
 from orchestrator.services import job_end
 from runtime_jobs.models import Job, Organization, Project
@@ -20,8 +21,7 @@ def start(organization: Organization, action: str = "cancel", **filters: Any) ->
         action=action,
         filters=filters or {"project_slug": "web"},
         store_targets=store_targets,
-        actor=ALICE,
-        reason="cleanup",
+        cause=Cause(ALICE, "cleanup"),
     )[0]
 
 

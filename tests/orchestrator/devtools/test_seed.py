@@ -11,6 +11,7 @@ import pytest
 from django.contrib.auth import get_user_model
 from django.db import connections
 
+from orchestrator.core.cause import Cause
 from orchestrator.devtools import seed
 from orchestrator.devtools.demo.repository import DemoRepository
 from orchestrator.devtools.demo_image import RESULT, static_program
@@ -76,7 +77,7 @@ def test_the_plain_tokens_are_for_their_owner_only(file):
 
 def test_a_revoked_token_is_replaced(file):
     before = plant(file)
-    credentials.revoke_api_token(token_id=ApiToken.objects.get().pk, actor=seed.SEED, reason="leaked")
+    credentials.revoke_api_token(token_id=ApiToken.objects.get().pk, cause=Cause(seed.SEED, "leaked"))
     after = plant(file)
     assert after.api_token != before.api_token
     assert ApiToken.objects.filter(revoked_at=None, digest=digest_of(after.api_token)).exists()
@@ -84,7 +85,7 @@ def test_a_revoked_token_is_replaced(file):
 
 def test_a_token_that_an_operator_has_rotated_is_replaced(file):
     before = plant(file)
-    worker_state.rotate_worker_token(worker_id=before.worker_id, actor=seed.SEED)
+    worker_state.rotate_worker_token(worker_id=before.worker_id, cause=Cause(seed.SEED))
     after = plant(file)
     assert after.worker_id == before.worker_id
     assert Worker.objects.get(worker_id=after.worker_id).digest == digest_of(after.worker_token)
@@ -104,9 +105,9 @@ def test_the_keys_of_the_bencher_api_count(file):
 def test_keys_that_do_not_count_any_more_are_replaced(file):
     before = plant(file)
     for row in PersonalKey.objects.all():
-        personal_keys.revoke_personal_key(key_id=row.pk, actor=seed.SEED, reason="leaked")
+        personal_keys.revoke_personal_key(key_id=row.pk, cause=Cause(seed.SEED, "leaked"))
     runner = Worker.objects.get(slug=before.runner)
-    runners.rotate_runner_key(worker_id=runner.worker_id, actor=seed.SEED)
+    runners.rotate_runner_key(worker_id=runner.worker_id, cause=Cause(seed.SEED))
     after = plant(file)
     assert after.admin_key != before.admin_key
     assert authenticate_person(after.user_key)
@@ -117,7 +118,7 @@ def test_keys_that_do_not_count_any_more_are_replaced(file):
 @pytest.mark.parametrize("is_file_lost", [False, True])
 def test_an_archived_runner_stays_archived(file, is_file_lost):
     worker_id = Worker.objects.get(slug=plant(file).runner).worker_id
-    runners.change_runner(worker_id=worker_id, archived=True, actor=seed.SEED)
+    runners.change_runner(worker_id=worker_id, archived=True, cause=Cause(seed.SEED))
     if is_file_lost:
         file.unlink()
     planted = plant(file)

@@ -8,6 +8,7 @@ from django.test.utils import CaptureQueriesContext
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from orchestrator.core.cause import Cause
 from orchestrator.core.operator_events import record_operator_event
 from orchestrator.events.pages import JOB, OPERATOR, Place, events_of_job, is_future, newest_place, read_page
 from orchestrator.events.search import find_events
@@ -135,7 +136,7 @@ def test_events_of_operators_join_where_tenants_may_read_them():
     start = newest_place()
     with transaction.atomic():
         for action, org_slug in (("limit.set", "mine"), ("token.created", "mine"), ("breaker.opened", None)):
-            record_operator_event(action, target="it", actor=OLGA, org_slug=org_slug, after={"a": 1}, reason="why")
+            record_operator_event(action, target="it", cause=Cause(OLGA, "why"), org_slug=org_slug, after={"a": 1})
     wait_for_older_transactions()
     assert types_of(read_page(start, organizations=["mine"], rows=100)) == ["limit.set"]
     page = read_page(start, organizations=None, rows=100)
@@ -151,9 +152,9 @@ def test_events_of_jobs_and_operators_of_one_transaction_have_one_order():
     start = newest_place()
     with open_transaction():  # all stamps are the same then, or nearly
         submitted()
-        record_operator_event("limit.set", target="it", actor=OLGA)
+        record_operator_event("limit.set", target="it", cause=Cause(OLGA))
         submitted()
-        record_operator_event("limit.set", target="it", actor=OLGA)
+        record_operator_event("limit.set", target="it", cause=Cause(OLGA))
     wait_for_older_transactions()
     found, place = [], start
     for _ in range(4):

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from django.db import connection, transaction
 
+from orchestrator.core.cause import Cause
 from orchestrator.core.operator_events import record_operator_event
 from orchestrator.evidence import bundle_format as form
 from orchestrator.evidence import replays
@@ -101,8 +102,10 @@ class TestContent:
 
     def test_throttles_are_in_it(self, project):
         for tenant in ("acme", "intruder"):
-            record_operator_event("limit.set", target=f"{tenant}:*", actor=OPERATOR, after={"n": 3}, org_slug=tenant)
-        record_operator_event("member.added", target="x", actor=OPERATOR, org_slug="acme")
+            record_operator_event(
+                "limit.set", target=f"{tenant}:*", cause=Cause(OPERATOR), after={"n": 3}, org_slug=tenant
+            )
+        record_operator_event("member.added", target="x", cause=Cause(OPERATOR), org_slug="acme")
         found = entries(written(), form.THROTTLES)
         assert [(row["envelope"]["eventType"], row["envelope"]["tenant"]) for row in found] == [("limit.set", "acme")]
 
@@ -163,7 +166,7 @@ class TestKeys:
     def test_a_key_that_was_retired_between_two_bundles_verifies_the_first_one(self, jobs):
         first = written()
         (old,) = public_keys()
-        retire_signing_key(sign("t", b"")["signatures"][0]["keyid"], actor=OPERATOR, reason="rotation")
+        retire_signing_key(sign("t", b"")["signatures"][0]["keyid"], cause=Cause(OPERATOR, "rotation"))
         create_signing_key(actor=OPERATOR)
         new = public_keys()[0]
         second = written()

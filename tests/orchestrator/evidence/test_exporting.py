@@ -13,6 +13,7 @@ import pytest
 
 from config.paths import BASE_DIR
 from leases.models import Lease
+from orchestrator.core.cause import Cause
 from orchestrator.evidence import exporting
 from orchestrator.evidence.exporting import ExportServer
 from orchestrator.evidence.models import AuditBundle, SigningKey
@@ -102,7 +103,9 @@ class TestServing:
     def test_the_pool_is_reserved(self):
         pool = PoolFactory(slug="exports")
         with pytest.raises(Invalid):
-            credentials.register_worker(slug="mine", pool=pool, capacity=1, labels=[], capabilities=[], actor=OPERATOR)
+            credentials.register_worker(
+                slug="mine", pool=pool, capacity=1, labels=[], capabilities=[], cause=Cause(OPERATOR)
+            )
 
     def test_the_worker_is_created_once(self, alice):
         for _ in range(2):

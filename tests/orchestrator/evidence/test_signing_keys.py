@@ -13,6 +13,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from django.core.management import CommandError, call_command
 from django.db import connection
 
+from orchestrator.core.cause import Cause
 from orchestrator.evidence.dsse import EnvelopeRefused, verify
 from orchestrator.evidence.models import SigningKey
 from orchestrator.evidence.public_keys import key_id, read_public_key
@@ -85,16 +86,16 @@ class TestKeys:
     def test_a_retired_key_signs_nothing_and_stays_valid(self):
         old, new = make_key(age=60), make_key()
         envelope = sign(TYPE, b"x")
-        retired = retire_signing_key(new.key_id, actor=OPERATOR, reason="lost")
+        retired = retire_signing_key(new.key_id, cause=Cause(OPERATOR, "lost"))
         assert signer_of(sign(TYPE, b"y")) == old.key_id
         assert verify(envelope, public_keys()) == b"x"
-        again = retire_signing_key(new.key_id[:8], actor=OPERATOR, reason="twice")
+        again = retire_signing_key(new.key_id[:8], cause=Cause(OPERATOR, "twice"))
         assert again.retired_at == retired.retired_at
         assert OperatorEvent.objects.filter(action="signing_key.retired").count() == 1
 
     def test_without_a_key_that_may_sign_there_is_no_signature(self, folder):
         key = make_key()
-        retire_signing_key(key.key_id, actor=OPERATOR, reason="lost")
+        retire_signing_key(key.key_id, cause=Cause(OPERATOR, "lost"))
         with pytest.raises(SigningKeyError, match="signingkey new"):
             sign(TYPE, b"x")
         other = make_key()
@@ -107,7 +108,7 @@ class TestKeys:
         make_key()
         for identifier in ("", "zz"):
             with pytest.raises(SigningKeyError, match="No key"):
-                retire_signing_key(identifier, actor=OPERATOR, reason="x")
+                retire_signing_key(identifier, cause=Cause(OPERATOR, "x"))
 
     def test_a_file_that_others_can_read_is_refused(self, folder):
         path = folder / f"{make_key().key_id}.pem"
@@ -130,7 +131,7 @@ class TestKeys:
         assert not folder.exists()
         with pytest.raises(SigningKeyError, match="SIGNING_KEY is set"):
             make_key()
-        retire_signing_key(key_id(MINE.public_key()), actor=OPERATOR, reason="lost")
+        retire_signing_key(key_id(MINE.public_key()), cause=Cause(OPERATOR, "lost"))
         with pytest.raises(SigningKeyError, match="retired"):
             sign(TYPE, b"x")
 
@@ -150,7 +151,7 @@ class TestKeys:
 
     def test_the_public_keys_are_published_for_everybody(self):
         old, new = make_key(age=60), make_key()
-        retire_signing_key(old.key_id, actor=OPERATOR, reason="old")
+        retire_signing_key(old.key_id, cause=Cause(OPERATOR, "old"))
         answer = Caller("").get("/v1/keys")
         assert answer.status_code == 200
         shown = json.loads(answer.content)["keys"]

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from orchestrator.core.cause import Cause
 from orchestrator.core.operator_events import record_operator_event
 from orchestrator.evidence.chain_models import Checkpoint
 from orchestrator.evidence.checkpoints import write_checkpoints
@@ -34,7 +35,7 @@ def ended_job(slug: str = "acme", **result: Any) -> Job:
 
 def operator_event(slug: str | None = "acme", **columns: Any) -> OperatorEvent:
     """Return an operator event of the organization."""
-    return record_operator_event("limit.set", target="a limit", actor=OPERATOR, org_slug=slug, **columns)
+    return record_operator_event("limit.set", target="a limit", cause=Cause(OPERATOR), org_slug=slug, **columns)
 
 
 def checkpoints() -> list[Checkpoint]:

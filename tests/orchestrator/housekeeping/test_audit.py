@@ -9,6 +9,7 @@ import pytest
 from django.core.management import call_command
 
 from orchestrator.audit.runner import audit_objects, run_audit
+from orchestrator.core.cause import Cause
 from orchestrator.housekeeping.models import HousekeepingTask
 from orchestrator.housekeeping.queue import claim_task, record_failure, record_success, release_claim, request_task
 from orchestrator.repositories.operations import add_repository
@@ -25,7 +26,7 @@ pytestmark = pytest.mark.django_db
 def repository():
     """A repository that is two hours old, with its task."""
     repository = add_repository(
-        project=ProjectFactory(), full_name="acme/web", origin="https://github.com/acme/web", actor=OPERATOR
+        project=ProjectFactory(), full_name="acme/web", origin="https://github.com/acme/web", cause=Cause(OPERATOR)
     )
     Repository.objects.update(created_at=database_now() - timedelta(hours=2))
     return repository

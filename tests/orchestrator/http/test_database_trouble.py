@@ -7,6 +7,7 @@ import psycopg
 import pytest
 from django.db import DatabaseError, connection
 
+from orchestrator.core.cause import Cause
 from orchestrator.core.unit_of_work import MAX_ATTEMPTS, operation
 from orchestrator.services import worker_state
 from runtime_jobs.models import Job
@@ -62,7 +63,7 @@ def test_a_job_that_somebody_else_holds_is_busy(alice, project, elsewhere):
 def test_the_messages_of_its_holder_are_busy_too_and_may_be_sent_again(project, elsewhere):
     job = submitted(project)
     lease = claimed().lease
-    worker = Caller(worker_state.rotate_worker_token(worker_id=lease.worker_id, actor=OPERATOR))
+    worker = Caller(worker_state.rotate_worker_token(worker_id=lease.worker_id, cause=Cause(OPERATOR)))
     elsewhere.execute("SELECT FROM runtime_jobs WHERE job_ulid = %s FOR UPDATE", [job.job_ulid])
     failed = {"result": {"status": "failed", "reason": "worker_error"}}
     busy(lambda: worker.post(f"/v1/runtime/leases/{lease.lease_ulid}/fail", failed))

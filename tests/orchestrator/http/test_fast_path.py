@@ -14,6 +14,7 @@ from django.utils import timezone
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from orchestrator.core.cause import Cause
 from orchestrator.http.asgi.long_poll import WAIT_SECONDS, PollAttempt
 from orchestrator.http.asgi.sync_handler import DISCONNECTED, SyncASGIHandler
 from orchestrator.http.auth import authentication
@@ -82,9 +83,9 @@ def world(organization, settings):
     ApiToken.objects.filter(digest=digest_of(revoked)).update(revoked_at=timezone.now())
     ApiToken.objects.filter(digest=digest_of(expired)).update(expires_at=timezone.now() - timedelta(seconds=1))
     gone = WorkerFactory(slug="gone")
-    worker_state.set_worker_state(worker_id=gone.worker_id, state=WorkerState.REVOKED, actor=OPERATOR)
+    worker_state.set_worker_state(worker_id=gone.worker_id, state=WorkerState.REVOKED, cause=Cause(OPERATOR))
     drained = WorkerFactory(slug="drained")
-    worker_state.set_worker_state(worker_id=drained.worker_id, state=WorkerState.DRAINING, actor=OPERATOR)
+    worker_state.set_worker_state(worker_id=drained.worker_id, state=WorkerState.DRAINING, cause=Cause(OPERATOR))
     return SimpleNamespace(
         held=held.lease_ulid,
         ended=ended.lease_ulid,

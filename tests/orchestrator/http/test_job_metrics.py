@@ -10,6 +10,7 @@ from django.db import connection, transaction
 
 from leases.models import Breaker, BreakerState
 from orchestrator.core import metrics_aggregation
+from orchestrator.core.cause import Cause
 from orchestrator.core.metrics_aggregation import EventCounter
 from orchestrator.core.metrics_models import Count, MetricsPosition
 from orchestrator.http.observability import job_metrics
@@ -153,7 +154,7 @@ def test_a_heartbeat_counts_when_it_has_extended_a_lease(tally, organization):
 
 
 def at_its_limit(organization):
-    limits.set_limit(org_slug=organization.slug, max_active=1, actor=OPERATOR, reason="test")
+    limits.set_limit(org_slug=organization.slug, max_active=1, cause=Cause(OPERATOR, "test"))
     worker = WorkerFactory()
     for _ in range(2):
         submitted(organization.projects.get())

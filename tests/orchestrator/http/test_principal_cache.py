@@ -10,6 +10,7 @@ from rest_framework.exceptions import AuthenticationFailed
 
 from orchestrator import checks
 from orchestrator.core import principal_cache
+from orchestrator.core.cause import Cause
 from orchestrator.core.principal_cache import CHANNEL, MAX_SECONDS, PrincipalCache, principals
 from orchestrator.http.auth import authentication
 from orchestrator.http.auth.authentication import SEEN_EVERY, authenticate_bearer
@@ -88,7 +89,7 @@ def test_what_a_transaction_reads_is_not_kept(queries):
 def test_a_revoked_token_is_refused_at_once_where_it_was_revoked():
     token = api_token(OrganizationFactory())
     caller(token)
-    credentials.revoke_api_token(token_id=ApiToken.objects.get().pk, actor=OPERATOR, reason="leaked")
+    credentials.revoke_api_token(token_id=ApiToken.objects.get().pk, cause=Cause(OPERATOR, "leaked"))
     refused(token)
 
 
@@ -98,9 +99,9 @@ def test_a_worker_is_refused_at_once_where_its_token_was_ended(change):
     worker = WorkerFactory()
     caller(worker.token)
     if change == "revoked":
-        worker_state.set_worker_state(worker_id=worker.worker_id, state=WorkerState.REVOKED, actor=OPERATOR)
+        worker_state.set_worker_state(worker_id=worker.worker_id, state=WorkerState.REVOKED, cause=Cause(OPERATOR))
     else:
-        worker_state.rotate_worker_token(worker_id=worker.worker_id, actor=OPERATOR)
+        worker_state.rotate_worker_token(worker_id=worker.worker_id, cause=Cause(OPERATOR))
     refused(worker.token)
 
 
@@ -239,7 +240,7 @@ def test_a_revocation_during_the_query_is_not_overwritten_by_its_result(monkeypa
     class Overtaken:
         def first(self, digest):
             row = query.first(digest)
-            worker_state.set_worker_state(worker_id=worker.worker_id, state=WorkerState.REVOKED, actor=OPERATOR)
+            worker_state.set_worker_state(worker_id=worker.worker_id, state=WorkerState.REVOKED, cause=Cause(OPERATOR))
             return row
 
     monkeypatch.setattr(authentication, "_WORKER", Overtaken())

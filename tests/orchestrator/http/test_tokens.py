@@ -7,6 +7,7 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
+from orchestrator.core.cause import Cause
 from orchestrator.http.auth.authentication import refusals
 from orchestrator.http.auth.throttling import FailedAuthThrottle
 from orchestrator.http.client_ip import client_address, rate_limit_key
@@ -94,13 +95,13 @@ def test_a_token_lives_until_its_expiry(organization):
 def test_a_revoked_worker_is_a_stranger(worker, wendy, organization):
     submitted(organization.projects.get())
     lease = claimed(worker).lease
-    worker_state.set_worker_state(worker_id=worker.worker_id, state=WorkerState.REVOKED, actor=OPERATOR)
+    worker_state.set_worker_state(worker_id=worker.worker_id, state=WorkerState.REVOKED, cause=Cause(OPERATOR))
     for path in (LEASES, f"{LEASES}/{lease.lease_ulid}/heartbeat"):
         refused(lambda path=path: wendy.post(path), 401, "unauthenticated")
 
 
 def test_a_rotated_worker_token_opens_no_more(worker, wendy):
-    new = worker_state.rotate_worker_token(worker_id=worker.worker_id, actor=OPERATOR)
+    new = worker_state.rotate_worker_token(worker_id=worker.worker_id, cause=Cause(OPERATOR))
     refused(lambda: wendy.post(LEASES, {"worker_id": worker.worker_id}), 401, "unauthenticated")
     assert Caller(new).post(LEASES, {"worker_id": worker.worker_id}).status_code == 204
 

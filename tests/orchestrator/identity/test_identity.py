@@ -9,6 +9,7 @@ from django.core.management import call_command
 from django.test import Client
 from django.utils import timezone
 
+from orchestrator.core.cause import Cause
 from orchestrator.identity.keys import PUBLISHED_AFTER, PUBLISHED_BEFORE, ensure_identity_key, rotate_identity_key
 from orchestrator.identity.request_tokens import (
     TOKEN_VARIABLE,
@@ -184,7 +185,7 @@ class TestKeys:
         begin = timezone.now()
         ensure_identity_key(now=begin)
         (old,) = key_set(begin)["keys"]
-        new = rotate_identity_key(actor=OPERATOR, reason="regular", now=begin)
+        new = rotate_identity_key(cause=Cause(OPERATOR, "regular", now=begin))
         assert [key["kid"] for key in key_set(begin)["keys"]] == [new.kid, old["kid"]]
         before = begin + PUBLISHED_BEFORE - timedelta(seconds=1)
         assert self.kid_at(found, before) == old["kid"]
@@ -199,7 +200,7 @@ class TestKeys:
         for number in range(6 * 28):
             now = begin + number * step
             if number == 9:
-                rotate_identity_key(actor=OPERATOR, reason="regular", now=now)
+                rotate_identity_key(cause=Cause(OPERATOR, "regular", now=now))
             sets.append(key_set(now))
             tokens.append(self.token_at(found, now))
             kids.add(jwt.get_unverified_header(tokens[-1])["kid"])
@@ -211,18 +212,18 @@ class TestKeys:
     def test_a_replaced_key_is_withdrawn_after_the_last_token(self, found):
         begin = timezone.now()
         ensure_identity_key(now=begin)
-        new = rotate_identity_key(actor=OPERATOR, reason="regular", now=begin)
+        new = rotate_identity_key(cause=Cause(OPERATOR, "regular", now=begin))
         end = begin + PUBLISHED_BEFORE + PUBLISHED_AFTER
         assert len(key_set(end - timedelta(seconds=1))["keys"]) == 2
         assert [key["kid"] for key in key_set(end)["keys"]] == [new.kid]
-        rotate_identity_key(actor=OPERATOR, reason="again", now=end)
+        rotate_identity_key(cause=Cause(OPERATOR, "again", now=end))
         assert IdentityKey.objects.count() == 2  # the withdrawn one is deleted
 
     def test_an_urgent_rotation_withdraws_all_others_at_once(self, found):
         begin = timezone.now()
         ensure_identity_key(now=begin)
         token = self.token_at(found, begin)
-        rotate_identity_key(actor=OPERATOR, reason="leaked", is_urgent=True, now=begin)
+        rotate_identity_key(cause=Cause(OPERATOR, "leaked", now=begin), is_urgent=True)
         with pytest.raises(StopIteration):
             verified(token, key_set(begin))
         assert verified(self.token_at(found, begin), key_set(begin))

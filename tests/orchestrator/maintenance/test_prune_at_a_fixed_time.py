@@ -11,6 +11,7 @@ from django.db import connection
 from django.test import Client
 
 from orchestrator.artifacts.storage import artifact_storage
+from orchestrator.core.cause import Cause
 from orchestrator.job_tokens.models import UsedToken
 from orchestrator.maintenance import pruning
 from orchestrator.processes.housekeeping import HousekeepingProcess
@@ -82,7 +83,7 @@ def test_what_is_due_is_deleted_with_its_objects_and_what_is_pinned_stays(at, ca
     HousekeepingProcess(threads=1).run_due()  # logs become objects
     storage, of_due, of_pinned = artifact_storage(), objects_of(due), objects_of(pinned)
     assert (len(of_due), len(of_pinned)) == (2, 2)
-    pins.pin_workflow_run(run_id=pinned.pk, pinned=True, actor=OPERATOR)
+    pins.pin_workflow_run(run_id=pinned.pk, pinned=True, cause=Cause(OPERATOR))
     tokens = UsedToken.objects.count()
     assert tokens > 10
     assert "invariants hold" in audit(capsys)

@@ -17,6 +17,7 @@ from django.core import mail as outbox_of
 from standardwebhooks import Webhook as Receiver
 
 from config.paths import BASE_DIR
+from orchestrator.core.cause import Cause
 from orchestrator.core.metrics_models import Count
 from orchestrator.processes.dispatcher import DispatcherProcess
 from orchestrator.webhooks import deliveries, mail
@@ -131,14 +132,14 @@ def test_both_secrets_sign_during_a_rotation(hook, process):
     receiver = hook()
     webhook = make_webhook(url=receiver.url)
     former = webhook_secret(webhook)
-    current = webhook_secret(rotate_webhook_key(webhook_ulid=webhook.webhook_ulid, actor=ALICE))
-    deliveries.send_test(webhook_ulid=webhook.webhook_ulid, actor=ALICE)
+    current = webhook_secret(rotate_webhook_key(webhook_ulid=webhook.webhook_ulid, cause=Cause(ALICE)))
+    deliveries.send_test(webhook_ulid=webhook.webhook_ulid, cause=Cause(ALICE))
     process.run_due()
     ((headers, body),) = receiver.requests
     for secret in (former, current):
         Receiver(secret).verify(body, headers)
     Webhook.objects.update(former_secret_until=database_now() - timedelta(seconds=1))
-    deliveries.send_test(webhook_ulid=webhook.webhook_ulid, actor=ALICE)
+    deliveries.send_test(webhook_ulid=webhook.webhook_ulid, cause=Cause(ALICE))
     process.run_due()
     headers, body = receiver.requests[1]
     assert len(headers["webhook-signature"].split()) == 1
@@ -173,7 +174,7 @@ def test_dead_letters_are_sent_again_under_their_ids(hook, process):
     receiver = hook(204)
     webhook = make_webhook(url=receiver.url)
     rows = make_deliveries(webhook, 3, status="dead", due_at=None, finished_at=database_now(), tries=8)
-    deliveries.redeliver_many(webhook_ulid=webhook.webhook_ulid, since=None, actor=ALICE)
+    deliveries.redeliver_many(webhook_ulid=webhook.webhook_ulid, since=None, cause=Cause(ALICE))
     assert process.run_due() == 3
     assert sorted(receiver.ids) == sorted(str(row.event_id) for row in rows)
 

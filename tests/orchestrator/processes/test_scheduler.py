@@ -21,6 +21,7 @@ from leases.scheduling.limits import LimitTarget
 from leases.states import OPEN
 from orchestrator.checks import scheduler_takeover
 from orchestrator.core import metrics_aggregation
+from orchestrator.core.cause import Cause
 from orchestrator.core.clock_beat import ClockBeat
 from orchestrator.core.metrics_models import Count
 from orchestrator.core.row_batches import RowRunner
@@ -267,7 +268,7 @@ def test_what_is_no_trouble_with_the_connection_is_not_away():
 
 def test_a_piece_that_cannot_be_done_keeps_no_other_from_its_turn(monkeypatch, caplog):
     subject = LimitTarget(LimitScope.POOL, "", "shared-linux")
-    limits.pause(subject=subject, until=database_now() + timedelta(hours=1), actor=OPERATOR, reason="test")
+    limits.pause(subject=subject, until=database_now() + timedelta(hours=1), cause=Cause(OPERATOR, "test"))
     Limit.objects.update(until=database_now())
 
     def locked():

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from django.db import connection
 
+from orchestrator.core.cause import Cause
 from orchestrator.results import models, names
 from orchestrator.results.names import UnknownResource
 from orchestrator.services import hardware_specs
@@ -92,7 +93,7 @@ def test_an_archived_spec_is_removed_from_testbeds():
     spec = HardwareSpecFactory()
     testbed = names.get_or_create_testbed(ProjectFactory(), "box")
     models.Testbed.objects.update(spec=spec)
-    hardware_specs.change_spec(spec_uuid=spec.uuid, archived=True, actor=OPERATOR)
+    hardware_specs.change_spec(spec_uuid=spec.uuid, archived=True, cause=Cause(OPERATOR))
     testbed.refresh_from_db()
     assert testbed.spec is None
     assert testbed.modified_at > testbed.created_at

@@ -6,6 +6,7 @@ from datetime import timedelta
 import pytest
 from django.db import connection
 
+from orchestrator.core.cause import Cause
 from orchestrator.http.api.schedule_jobs import configured_submitter
 from orchestrator.schedules import due
 from orchestrator.schedules.models import Schedule, ScheduleTick
@@ -174,11 +175,11 @@ def test_a_quota_refuses_a_time_as_any_submit():
 
 def test_a_paused_schedule_submits_nothing_and_misses_nothing():
     schedule = make_schedule()
-    change = {"schedule_ulid": schedule.schedule_ulid, "actor": ALICE}
-    paused = change_schedule(changes={"status": "paused"}, now=after(0, 30), **change)
+    name = schedule.schedule_ulid
+    paused = change_schedule(schedule_ulid=name, changes={"status": "paused"}, cause=Cause(ALICE, now=after(0, 30)))
     assert paused.next_at is None
     assert run_round(after(5)) == 0
-    resumed = change_schedule(changes={"status": "active"}, now=after(10, 30), **change)
+    resumed = change_schedule(schedule_ulid=name, changes={"status": "active"}, cause=Cause(ALICE, now=after(10, 30)))
     assert resumed.next_at == after(11)
     run_round(after(11))
     assert outcomes(schedule) == [("12:11", "submitted")]
@@ -186,23 +187,27 @@ def test_a_paused_schedule_submits_nothing_and_misses_nothing():
 
 def test_a_change_of_the_times_counts_from_now_on_and_of_the_job_keeps_the_time():
     schedule = make_schedule()
-    change = {"schedule_ulid": schedule.schedule_ulid, "actor": ALICE}
-    kept = change_schedule(changes={"job": JOB | {"priority": "low"}}, now=after(3), **change)
+    name = schedule.schedule_ulid
+    kept = change_schedule(
+        schedule_ulid=name, changes={"job": JOB | {"priority": "low"}}, cause=Cause(ALICE, now=after(3))
+    )
     assert kept.next_at == after(1), "it is due, and stays due"
-    moved = change_schedule(changes={"cron": "15 * * * *"}, now=after(3), **change)
+    moved = change_schedule(schedule_ulid=name, changes={"cron": "15 * * * *"}, cause=Cause(ALICE, now=after(3)))
     assert moved.next_at == after(15)
 
 
 def test_a_job_is_submitted_by_hand_also_while_paused():
     schedule = make_schedule(overlap="skip")
-    change = {"schedule_ulid": schedule.schedule_ulid, "actor": OPERATOR}
-    change_schedule(changes={"status": "paused"}, now=NOON, **change)
-    outcome = run_schedule(submitter=configured_submitter(), reason="now", now=after(0, 5), **change)
+    name = schedule.schedule_ulid
+    change_schedule(schedule_ulid=name, changes={"status": "paused"}, cause=Cause(OPERATOR, now=NOON))
+    outcome = run_schedule(
+        schedule_ulid=name, submitter=configured_submitter(), cause=Cause(OPERATOR, "now", now=after(0, 5))
+    )
     assert (outcome.job.trigger_kind, outcome.job.trigger_actor) == ("manual", "olga")
     tick = ScheduleTick.objects.get()
     assert (tick.is_manual, tick.job_ulid, tick.due_at) == (True, outcome.job.job_ulid, after(0, 5))
     with pytest.raises(ResourceConflict):
-        run_schedule(submitter=configured_submitter(), now=after(0, 6), **change)
+        run_schedule(schedule_ulid=name, submitter=configured_submitter(), cause=Cause(OPERATOR, now=after(0, 6)))
     schedule.refresh_from_db()
     assert schedule.next_at is None
 

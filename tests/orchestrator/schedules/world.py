@@ -3,6 +3,7 @@
 from datetime import UTC, datetime
 from typing import Any
 
+from orchestrator.core.cause import Cause
 from orchestrator.core.row_batches import RowRunner
 from orchestrator.http.api.schedule_jobs import configured_submitter
 from orchestrator.schedules.due import submit_due_jobs
@@ -20,7 +21,7 @@ def make_schedule(organization: Organization | None = None, *, now: datetime = N
     organization = organization or OrganizationFactory(slug="sandtrace")
     ProjectFactory(organization=organization)
     values = {"name": "each minute", "cron": "* * * * *", "job": JOB} | terms
-    return create_schedule(organization=organization, terms=ScheduleTerms(**values), actor=ALICE, now=now)[0]
+    return create_schedule(organization=organization, terms=ScheduleTerms(**values), cause=Cause(ALICE, now=now))[0]
 
 
 def run_round(now: datetime) -> int:

@@ -5,6 +5,7 @@ import threading
 import pytest
 from django.db import connection
 
+from orchestrator.core.cause import Cause
 from orchestrator.core.idempotency import IdempotentRequest
 from orchestrator.services import batches, cancellation, expiry, job_end, project_defaults, retries
 from orchestrator.services.batches import BatchJob, BatchSubmission, state_of
@@ -57,8 +58,8 @@ def submitted(project=None, *specs, idempotency=None, required=True, **changes):
 
 def rerun(batch, idempotency=None):
     return batches.rerun_batch(
-        batch_ulid=batch.batch_ulid, policy_for=configured_policy, default_pool="shared-linux", actor=ALICE,
-        correlation_id="again", source_address="127.0.0.1", idempotency=idempotency,
+        batch_ulid=batch.batch_ulid, policy_for=configured_policy, default_pool="shared-linux", cause=Cause(ALICE, source_address="127.0.0.1"),
+        correlation_id="again", idempotency=idempotency,
     )  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from django.db import connection
 
 from leases.models import Breaker, BreakerState, Limit
 from orchestrator.audit.runner import run_audit
+from orchestrator.core.cause import Cause
 from orchestrator.core.row_batches import RowRunner
 from orchestrator.incidents import breakers
 from orchestrator.incidents.breakers import counts
@@ -273,13 +274,13 @@ class TestEvents:
 
     def test_a_reset_is_one(self, project, worker):
         opened(project, worker)
-        breakers.reset_breaker(org_slug=ORG, job_type="steps", actor=OPERATOR, reason="mended")
+        breakers.reset_breaker(org_slug=ORG, job_type="steps", cause=Cause(OPERATOR, "mended"))
         assert self.states() == [("breaker.opened", CLOSED, OPEN), ("breaker.reset", OPEN, CLOSED)]
 
     def test_its_incident_opens_and_ends_with_it(self, project, worker):
         opened(project, worker)
         incident = Incident.objects.get(kind="breaker")
-        breakers.reset_breaker(org_slug=ORG, job_type="steps", actor=OPERATOR, reason="mended")
+        breakers.reset_breaker(org_slug=ORG, job_type="steps", cause=Cause(OPERATOR, "mended"))
         events = OperatorEvent.objects.filter(target=f"incident:{incident.incident_ulid}").order_by("id")
         assert [(event.action, event.org_slug, event.job_type) for event in events] == [
             ("incident.opened", ORG, "steps"),
@@ -315,7 +316,7 @@ class TestReset:
     def test_an_operator_closes_it(self, project, worker):
         opened(project, worker)
         submitted_steps(project)
-        breakers.reset_breaker(org_slug=ORG, job_type="steps", actor=OPERATOR, reason="mended")
+        breakers.reset_breaker(org_slug=ORG, job_type="steps", cause=Cause(OPERATOR, "mended"))
         assert take(worker) is not None
         assert state() == CLOSED, "what failed before counts no more"
         assert Incident.objects.get(kind="breaker").resolved_by == str(OPERATOR)
@@ -323,7 +324,7 @@ class TestReset:
 
     def test_what_is_not_open_cannot_be_reset(self, project):
         with pytest.raises(NotFound):
-            breakers.reset_breaker(org_slug=ORG, job_type="steps", actor=OPERATOR, reason="x")
+            breakers.reset_breaker(org_slug=ORG, job_type="steps", cause=Cause(OPERATOR, "x"))
 
 
 @pytest.mark.django_db

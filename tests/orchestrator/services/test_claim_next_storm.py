@@ -13,6 +13,7 @@ from django.db import connection
 
 from orchestrator.audit.runner import run_audit
 from orchestrator.core import unit_of_work
+from orchestrator.core.cause import Cause
 from orchestrator.services import claim_next, claiming, job_end, limits
 from orchestrator.services.claim_next import ClaimRequest
 from orchestrator.services.job_end import CompleteMessage
@@ -40,7 +41,7 @@ def test_completions_that_claim_lose_no_job_and_no_slot(monkeypatch, capsys):
         monkeypatch.setattr(module, "is_retryable", counted)
     projects = [ProjectFactory(organization=OrganizationFactory()) for _ in range(3)]
     for project in projects:
-        limits.set_limit(org_slug=project.organization.slug, max_active=2, actor=OPERATOR, reason="test")
+        limits.set_limit(org_slug=project.organization.slug, max_active=2, cause=Cause(OPERATOR, "test"))
     workers = [WorkerFactory(capacity=2) for _ in range(THREADS)]
     ends: Counter[str] = Counter()
     start = threading.Barrier(THREADS)

@@ -16,6 +16,7 @@ from leases.advisory_locks import JOBS_OF_ADDRESS, LIMITS_OF_QUEUE, advisory_xac
 from leases.models import Breaker, BreakerState, LaneQueue, Lease, Limit, LimitKind, LimitScope
 from leases.scheduling.limits import LimitTarget
 from orchestrator.audit.runner import run_audit
+from orchestrator.core.cause import Cause
 from orchestrator.core.unit_of_work import UnitOfWork
 from orchestrator.incidents import breakers
 from orchestrator.services import claiming, job_end, limits
@@ -26,7 +27,7 @@ from tests.live_server import eventually
 from workers.models import Worker
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(120)]
-WHY = {"actor": OPERATOR, "reason": "test"}
+WHY = {"cause": Cause(OPERATOR, "test")}
 
 
 class Session(threading.Thread):
@@ -185,9 +186,7 @@ def test_a_pause_that_gets_a_later_end_meanwhile_stays():
     Limit.objects.update(until=database_now())
     key, later = Limit.objects.get().pk, database_now() + timedelta(hours=2)
     terms = {"max_active": 0, "until": later, "note": "longer"}
-    with uncommitted(
-        lambda: limits.apply_limit_change(UnitOfWork(), LimitKind.PAUSE, subject, terms, source_address=None, **WHY)
-    ):
+    with uncommitted(lambda: limits.apply_limit_change(UnitOfWork(), LimitKind.PAUSE, subject, terms, **WHY)):
         remove = Session(lambda: limits.remove_expired(limit_id=key))
         eventually(waits_for_a_lock, 30)
     remove.result()

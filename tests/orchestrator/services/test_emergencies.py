@@ -9,6 +9,7 @@ from django.db import connection
 
 from leases.models import Lane, LaneQueue, LimitKind
 from orchestrator.audit.runner import run_audit
+from orchestrator.core.cause import Cause
 from orchestrator.services import (
     admission,
     cancellation,
@@ -51,7 +52,7 @@ def allowed(project):
 
 
 def set_limit(max_active):
-    limits.set_limit(org_slug=ORG, max_active=max_active, kind=LimitKind.EMERGENCY, actor=OPERATOR, reason="incident 7")
+    limits.set_limit(org_slug=ORG, max_active=max_active, kind=LimitKind.EMERGENCY, cause=Cause(OPERATOR, "incident 7"))
 
 
 def lane_priority(job) -> int:
@@ -69,7 +70,7 @@ def test_removing_the_limit_gives_what_waits_the_priority_of_the_plan(project, a
         event = JobEvent.objects.get(job=job, event_type="job.prioritized")
         assert (event.payload_json["before"], event.payload_json["priority"]) == (EMERGENCY, PLAN_PRIORITY)
     assert run_audit() == []
-    limits.set_limit(org_slug=ORG, max_active=1, actor=OPERATOR, reason="one at a time")
+    limits.set_limit(org_slug=ORG, max_active=1, cause=Cause(OPERATOR, "one at a time"))
     worker = WorkerFactory()
     assert claimed(worker).job.pk == first.pk, "by age again"
     assert claiming.claim(worker=worker, offer=offer(worker)) is None
@@ -77,12 +78,12 @@ def test_removing_the_limit_gives_what_waits_the_priority_of_the_plan(project, a
 
 def test_other_limits_and_other_organizations_demote_nothing(project, allowed):
     other = ProjectFactory(organization=OrganizationFactory(slug="other"))
-    limits.set_limit(org_slug="other", max_active=1, kind=LimitKind.EMERGENCY, actor=OPERATOR, reason="x")
+    limits.set_limit(org_slug="other", max_active=1, kind=LimitKind.EMERGENCY, cause=Cause(OPERATOR, "x"))
     jobs = [submitted(one, priority=EMERGENCY) for one in (project, other)]
-    limits.set_limit(org_slug=ORG, max_active=3, actor=OPERATOR, reason="x")
-    limits.set_limit(org_slug=ORG, max_active=None, actor=OPERATOR, reason="x")
+    limits.set_limit(org_slug=ORG, max_active=3, cause=Cause(OPERATOR, "x"))
+    limits.set_limit(org_slug=ORG, max_active=None, cause=Cause(OPERATOR, "x"))
     set_limit(2)
-    limits.set_limit(org_slug="other", max_active=None, kind=LimitKind.EMERGENCY, actor=OPERATOR, reason="x")
+    limits.set_limit(org_slug="other", max_active=None, kind=LimitKind.EMERGENCY, cause=Cause(OPERATOR, "x"))
     assert [Job.objects.get(pk=job.pk).priority for job in jobs] == [EMERGENCY, PLAN_PRIORITY]
 
 

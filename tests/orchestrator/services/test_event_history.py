@@ -8,6 +8,7 @@ from leases.models import Lease
 from leases.states import OPEN, LeaseState
 from orchestrator.artifacts import piece_operations
 from orchestrator.audit.runner import run_audit
+from orchestrator.core.cause import Cause
 from orchestrator.services import cancellation, job_end, worker_state
 from orchestrator.services.submission import submit
 from runtime_jobs import events
@@ -41,7 +42,7 @@ def refused(sql: str) -> str:
 @pytest.mark.parametrize("change", ["UPDATE {} SET created_at = now()", "DELETE FROM {}"])
 def test_events_cannot_be_changed_or_deleted(table, change):
     submitted()
-    worker_state.set_worker_state(worker_id=WorkerFactory().worker_id, state="draining", actor=OPERATOR)
+    worker_state.set_worker_state(worker_id=WorkerFactory().worker_id, state="draining", cause=Cause(OPERATOR))
     assert "append-only" in refused(change.format(table))
 
 
@@ -387,7 +388,9 @@ def test_the_audit_finds_each_row_that_the_switched_off_triggers_would_refuse(le
 
 def test_what_people_do_is_written_down_with_before_and_after():
     worker = WorkerFactory()
-    worker_state.set_worker_state(worker_id=worker.worker_id, state="maintenance", actor=OPERATOR, note="new disk")
+    worker_state.set_worker_state(
+        worker_id=worker.worker_id, state="maintenance", cause=Cause(OPERATOR), note="new disk"
+    )
     event = OperatorEvent.objects.get()
     assert (event.action, event.actor, event.target) == ("worker.state", "operator:olga", worker.worker_id)
     assert event.before == {"state": "active", "note": ""}

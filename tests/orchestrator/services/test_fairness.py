@@ -13,6 +13,7 @@ from leases.scheduling import periodic
 from leases.scheduling.fair_share import enable_fair_share as begin_to_share
 from leases.scheduling.limits import LimitTarget
 from orchestrator.audit.runner import run_audit
+from orchestrator.core.cause import Cause
 from orchestrator.maintenance.queues import sweep_scheduling
 from orchestrator.services import claiming, limits
 from orchestrator.services import submission as service_submission
@@ -41,7 +42,7 @@ from workers.models import Pool
 
 pytestmark = pytest.mark.django_db
 
-WHY = {"actor": OPERATOR, "reason": "test"}
+WHY = {"cause": Cause(OPERATOR, "test")}
 POOL = "shared-linux"
 
 

@@ -4,6 +4,7 @@ from datetime import timedelta
 
 import pytest
 
+from orchestrator.core.cause import Cause
 from orchestrator.incidents import incident_mode
 from orchestrator.incidents.models import Incident, IncidentMode
 from orchestrator.incidents.operations import resolve_incident
@@ -24,12 +25,12 @@ HOUR, YEARS = timedelta(hours=1), timedelta(days=800)
 
 
 def begin(**changes) -> IncidentMode:
-    values = {"org_slug": ORG, "reason": "investigation", "until": database_now() + HOUR, "actor": OPERATOR}
+    values = {"org_slug": ORG, "until": database_now() + HOUR, "cause": Cause(OPERATOR, "investigation")}
     return incident_mode.begin_incident_mode(**values | changes)
 
 
 def end(actor=OPERATOR) -> None:
-    incident_mode.end_incident_mode(org_slug=ORG, reason="done", actor=actor)
+    incident_mode.end_incident_mode(org_slug=ORG, cause=Cause(actor, "done"))
 
 
 def actions() -> list[str]:
@@ -41,7 +42,7 @@ def actions() -> list[str]:
 class TestMode:
     def test_it_begins_changes_and_ends(self):
         first = begin()
-        later = begin(until=first.until + HOUR, reason="it takes longer", actor=ALICE)
+        later = begin(until=first.until + HOUR, cause=Cause(ALICE, "it takes longer"))
         assert (later.until - first.until, later.reason) == (HOUR, "it takes longer")
         assert (later.begun_at, later.begun_by) == (first.begun_at, str(OPERATOR)), "it is the same one"
         end()
@@ -69,7 +70,7 @@ class TestMode:
         IncidentMode.objects.update(until=database_now())
         with pytest.raises(NotFound):
             end()
-        assert begin(actor=ALICE).begun_by == str(ALICE), "another one"
+        assert begin(cause=Cause(ALICE, "investigation")).begun_by == str(ALICE), "another one"
 
 
 class TestRetention:
@@ -84,7 +85,7 @@ class TestRetention:
             job_log_writes.append_log(**lease, seq=0, chunk=b"hello\n")
             job_end.fail(**lease, reason=FailureReason.WORKER_ERROR)
             incident = Incident.objects.latest("pk")
-            resolve_incident(incident_ulid=incident.incident_ulid, actor=OPERATOR)
+            resolve_incident(incident_ulid=incident.incident_ulid, cause=Cause(OPERATOR))
 
     def remaining(self) -> tuple[set[str], ...]:
         by_organization = (Job, Incident, OperatorEvent)

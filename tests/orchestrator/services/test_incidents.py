@@ -7,6 +7,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from orchestrator.audit.runner import run_audit
+from orchestrator.core.cause import Cause
 from orchestrator.incidents.models import Incident, IncidentKind
 from orchestrator.incidents.operations import RETRIED, acknowledge_incident, resolve_incident
 from orchestrator.services import batch_calls, cancellation, expiry, heartbeat, job_end, late_results, retries
@@ -123,9 +124,9 @@ class TestResolving:
     def test_it_is_acknowledged_and_resolved(self):
         failed()
         ulid = Incident.objects.get().incident_ulid
-        seen = acknowledge_incident(incident_ulid=ulid, actor=OPERATOR, reason="on it")
+        seen = acknowledge_incident(incident_ulid=ulid, cause=Cause(OPERATOR, "on it"))
         assert (seen.status, seen.acknowledged_by) == ("acknowledged", str(OPERATOR))
-        done = resolve_incident(incident_ulid=ulid, actor=ALICE, reason="a new disk")
+        done = resolve_incident(incident_ulid=ulid, cause=Cause(ALICE, "a new disk"))
         assert (done.status, done.resolved_by, done.resolution) == ("resolved", str(ALICE), "a new disk")
         assert Job.objects.get().state == "failed", "the job stays as it ended"
         assert events(done) == [
@@ -138,11 +139,11 @@ class TestResolving:
         failed()
         ulid = Incident.objects.get().incident_ulid
         for actor in (OPERATOR, ALICE):
-            assert acknowledge_incident(incident_ulid=ulid, actor=actor).acknowledged_by == str(OPERATOR)
+            assert acknowledge_incident(incident_ulid=ulid, cause=Cause(actor)).acknowledged_by == str(OPERATOR)
         for actor in (OPERATOR, ALICE):
-            assert resolve_incident(incident_ulid=ulid, actor=actor).resolved_by == str(OPERATOR)
+            assert resolve_incident(incident_ulid=ulid, cause=Cause(actor)).resolved_by == str(OPERATOR)
         with pytest.raises(ResourceConflict):
-            acknowledge_incident(incident_ulid=ulid, actor=OPERATOR)
+            acknowledge_incident(incident_ulid=ulid, cause=Cause(OPERATOR))
         assert len(events(Incident.objects.get())) == 3
 
     def test_a_retry_resolves_it(self):
@@ -163,21 +164,21 @@ class TestResolving:
         incident = Incident.objects.create(
             kind=IncidentKind.BREAKER, org_slug="demo", job_type="runtime", summary="x", opened_at=database_now()
         )
-        acknowledge_incident(incident_ulid=incident.incident_ulid, actor=OPERATOR)
+        acknowledge_incident(incident_ulid=incident.incident_ulid, cause=Cause(OPERATOR))
         with pytest.raises(IncidentOfBreaker):
-            resolve_incident(incident_ulid=incident.incident_ulid, actor=OPERATOR)
+            resolve_incident(incident_ulid=incident.incident_ulid, cause=Cause(OPERATOR))
 
     def test_an_unknown_one_is_not_there(self):
         for change in (acknowledge_incident, resolve_incident):
             with pytest.raises(NotFound):
-                change(incident_ulid="inc_01kkygkagq0jk17bx6y1w8c3df", actor=OPERATOR)
+                change(incident_ulid="inc_01kkygkagq0jk17bx6y1w8c3df", cause=Cause(OPERATOR))
 
     def test_the_filters_agree_with_the_status(self):
         for _ in range(3):
             failed()
         first, second, _ = Incident.objects.order_by("pk")
-        resolve_incident(incident_ulid=first.incident_ulid, actor=OPERATOR)
-        acknowledge_incident(incident_ulid=second.incident_ulid, actor=OPERATOR)
+        resolve_incident(incident_ulid=first.incident_ulid, cause=Cause(OPERATOR))
+        acknowledge_incident(incident_ulid=second.incident_ulid, cause=Cause(OPERATOR))
         for status in ("open", "acknowledged", "resolved"):
             (found,) = Incident.objects.with_status(status)
             assert found.status == status

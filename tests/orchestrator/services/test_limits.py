@@ -13,6 +13,7 @@ from leases.scheduling.claims import claim_jobs
 from leases.scheduling.limits import LimitTarget, set_limit
 from leases.scheduling.periodic import advance_cursor, stale_lanes
 from orchestrator.core import unit_of_work
+from orchestrator.core.cause import Cause
 from orchestrator.services import cancellation, expiry, heartbeat, job_end, limits
 from orchestrator.services import claiming as service_claiming
 from runtime_jobs.db_time import database_now
@@ -38,7 +39,7 @@ ORG = "sandtrace"
 
 
 def limited(**limit) -> None:
-    limits.set_limit(org_slug=ORG, **limit, actor=OPERATOR, reason="test")
+    limits.set_limit(org_slug=ORG, **limit, cause=Cause(OPERATOR, "test"))
 
 
 @pytest.fixture
@@ -313,7 +314,7 @@ def test_who_lifts_a_limit_has_nothing_yet_that_the_claims_want_for_which_it_wai
     for where in (project, other, other, other):
         submitted(where)
     paused = LimitTarget(LimitScope.PROJECT, ORG, project.slug)
-    limits.pause(subject=paused, actor=OPERATOR, reason="test")
+    limits.pause(subject=paused, cause=Cause(OPERATOR, "test"))
     worker = WorkerFactory()
     take(worker)
     assert Lane.objects.filter(blocked_by__isnull=False).exists()
@@ -327,7 +328,7 @@ def test_who_lifts_a_limit_has_nothing_yet_that_the_claims_want_for_which_it_wai
             )
             eventually(somebody_waits)
             resuming = pool.submit(
-                lambda: [limits.resume(subject=paused, actor=OPERATOR, reason="test"), connection.close()]
+                lambda: [limits.resume(subject=paused, cause=Cause(OPERATOR, "test")), connection.close()]
             )
             eventually(lambda: somebody_waits(sessions=2))
         [lease] = claiming.result(60)[0].leases
@@ -347,7 +348,7 @@ def test_a_type_that_is_held_does_not_hide_the_others_however_many_its_profiles(
         profile.save(force_insert=True)
         queue.pk, queue.profile_id = None, profile.pk
         queue.save(force_insert=True)
-    limits.pause(subject=LimitTarget(LimitScope.JOB_TYPE, "", "runtime"), actor=OPERATOR, reason="test")
+    limits.pause(subject=LimitTarget(LimitScope.JOB_TYPE, "", "runtime"), cause=Cause(OPERATOR, "test"))
     wide = offer(worker, job_types=("runtime", "steps"))
     wide = replace(wide, offers=wide.offers | {f"z{number:02}" for number in range(20)})
     assert service_claiming.claim(worker=worker, offer=wide).job.pk == behind_them.pk

@@ -5,6 +5,7 @@ from django.db import connection, connections, transaction
 
 from leases.models import LimitScope
 from leases.scheduling.limits import LimitTarget
+from orchestrator.core.cause import Cause
 from orchestrator.core.operator_events import changed_members, record_operator_event
 from orchestrator.services import credentials, limits
 from runtime_jobs.models import OperatorEvent
@@ -19,11 +20,11 @@ def concerned() -> list[tuple[str, str | None, str | None]]:
 class TestTenants:
     def test_limits_belong_to_their_organization_and_type(self):
         OrganizationFactory(slug="acme")
-        limits.set_limit(org_slug="acme", max_active=5, actor=ALICE, reason="x")
-        limits.pause(subject=LimitTarget.of_organization("acme", "scan"), actor=ALICE, reason="x")
-        limits.pause(subject=LimitTarget.of_project("acme", "web"), actor=ALICE, reason="x")
-        limits.pause(subject=LimitTarget(LimitScope.JOB_TYPE, "", "scan"), actor=OPERATOR, reason="x")
-        limits.pause(subject=LimitTarget(LimitScope.POOL, "", PoolFactory().slug), actor=OPERATOR, reason="x")
+        limits.set_limit(org_slug="acme", max_active=5, cause=Cause(ALICE, "x"))
+        limits.pause(subject=LimitTarget.of_organization("acme", "scan"), cause=Cause(ALICE, "x"))
+        limits.pause(subject=LimitTarget.of_project("acme", "web"), cause=Cause(ALICE, "x"))
+        limits.pause(subject=LimitTarget(LimitScope.JOB_TYPE, "", "scan"), cause=Cause(OPERATOR, "x"))
+        limits.pause(subject=LimitTarget(LimitScope.POOL, "", PoolFactory().slug), cause=Cause(OPERATOR, "x"))
         assert concerned() == [
             ("limit.set", "acme", None),
             ("limit.set", "acme", "scan"),
@@ -34,10 +35,10 @@ class TestTenants:
 
     def test_tokens_belong_to_their_organization_and_workers_to_none(self):
         organization = OrganizationFactory(slug="acme")
-        row, _ = credentials.create_api_token(organization=organization, name="ci", scopes=[], actor=OPERATOR)
-        credentials.revoke_api_token(token_id=row.pk, actor=OPERATOR, reason="x")
+        row, _ = credentials.create_api_token(organization=organization, name="ci", scopes=[], cause=Cause(OPERATOR))
+        credentials.revoke_api_token(token_id=row.pk, cause=Cause(OPERATOR, "x"))
         credentials.register_worker(
-            slug="w", pool=PoolFactory(), capacity=1, labels=[], capabilities=[], actor=OPERATOR
+            slug="w", pool=PoolFactory(), capacity=1, labels=[], capabilities=[], cause=Cause(OPERATOR)
         )
         assert [event[:2] for event in concerned()] == [
             ("token.created", "acme"),
@@ -59,7 +60,7 @@ def test_a_later_event_of_an_older_transaction_has_no_smaller_stamp():
                     "INSERT INTO operator_events (event_ulid, action, actor, target, reason, created_at)"
                     " VALUES ('evt_1', 'a', 'a', 't', '', now())"
                 )
-            record_operator_event("b", target="t", actor=ALICE)
+            record_operator_event("b", target="t", cause=Cause(ALICE))
         first, second = OperatorEvent.objects.order_by("pk").values_list("xid", flat=True)
         assert first <= second
     finally:

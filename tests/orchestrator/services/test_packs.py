@@ -7,6 +7,7 @@ from django.db import DatabaseError, transaction
 
 from leases.errors import StaleLease
 from orchestrator.audit.runner import run_audit
+from orchestrator.core.cause import Cause
 from orchestrator.services import cancellation, expiry, heartbeat, packs, retries
 from orchestrator.services import submission as service_submission
 from runtime_jobs.db_time import database_now
@@ -40,7 +41,7 @@ def submit(project, payload):
 
 def test_the_same_plan_again_changes_nothing(project, pack):
     again, is_new = packs.register_pack_version(
-        organization=project.organization, pack_id=pack.pack_id, version=pack.version, plan=PLAN, actor=ALICE
+        organization=project.organization, pack_id=pack.pack_id, version=pack.version, plan=PLAN, cause=Cause(ALICE)
     )
     assert (again.pk, is_new) == (pack.pk, False)
     (event,) = OperatorEvent.objects.all()

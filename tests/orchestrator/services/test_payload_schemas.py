@@ -2,6 +2,7 @@
 
 import pytest
 
+from orchestrator.core.cause import Cause
 from orchestrator.services import cancellation, payload_schemas, retries
 from orchestrator.services import submission as service_submission
 from runtime_jobs.errors import Invalid, NotFound
@@ -20,7 +21,7 @@ def project():
 
 def set_schema(project, document=SCHEMA, job_type="scan"):
     return payload_schemas.set_payload_schema(
-        organization=project.organization, job_type=job_type, document=document, actor=ALICE
+        organization=project.organization, job_type=job_type, document=document, cause=Cause(ALICE)
     )
 
 
@@ -56,12 +57,12 @@ def test_a_retry_is_a_new_request(project):
 
 def test_each_change_is_a_version_and_an_event_of_the_tenant(project):
     assert [set_schema(project).version, set_schema(project, {}).version] == [1, 2]
-    payload_schemas.remove_payload_schema(organization=project.organization, job_type="scan", actor=ALICE)
+    payload_schemas.remove_payload_schema(organization=project.organization, job_type="scan", cause=Cause(ALICE))
     assert not PayloadSchema.objects.exists()
     events = OperatorEvent.objects.order_by("pk").values_list("action", "org_slug", "job_type")
     assert list(events) == [(f"payload_schema.{name}", "acme", "scan") for name in ("set", "set", "removed")]
     with pytest.raises(NotFound):
-        payload_schemas.remove_payload_schema(organization=project.organization, job_type="scan", actor=ALICE)
+        payload_schemas.remove_payload_schema(organization=project.organization, job_type="scan", cause=Cause(ALICE))
 
 
 @pytest.mark.parametrize(("document", "job_type"), [({"pattern": "x"}, "scan"), ({}, "runtime")])

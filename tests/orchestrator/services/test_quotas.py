@@ -6,6 +6,7 @@ from django.db import connection
 from leases.models import Limit, LimitKind, LimitSlot
 from leases.scheduling.quotas import UNSET, read_quota
 from orchestrator.audit.runner import run_audit
+from orchestrator.core.cause import Cause
 from orchestrator.services import claiming, job_end, limits, quotas
 from runtime_jobs.errors import Invalid, OperatorOnly, VersionConflict
 from runtime_jobs.models import Job, OperatorEvent
@@ -23,7 +24,7 @@ def project(db):
 
 def change(actor=ALICE, *, if_versions=None, job_type="*", **changes):
     return quotas.set_quota(
-        org_slug=ORG, job_type=job_type, changes=changes, actor=actor, reason="test", if_versions=if_versions
+        org_slug=ORG, job_type=job_type, changes=changes, cause=Cause(actor, "test"), if_versions=if_versions
     )
 
 
@@ -111,7 +112,7 @@ class TestVersions:
         for changes in ({"max_active": 1}, {"per_hour": 5}, {"max_active": 1}, {"max_active": None}, {"max_active": 1}):
             seen.add(change(**changes).version)
         assert len(seen) == 6, "also a limit that was removed and set again"
-        limits.set_limit(org_slug=ORG, max_active=9, actor=ALICE, reason="by its own API")
+        limits.set_limit(org_slug=ORG, max_active=9, cause=Cause(ALICE, "by its own API"))
         assert read_quota(ORG, "*").version not in seen
 
     def test_an_older_version_is_refused_with_the_current_one(self, project):

@@ -8,6 +8,7 @@ from django.db import connection
 from leases.models import LaneQueue, Limit, LimitKind, LimitScope
 from leases.scheduling.limits import LimitTarget
 from orchestrator.audit.runner import run_audit
+from orchestrator.core.cause import Cause
 from orchestrator.maintenance.queues import sweep_scheduling
 from orchestrator.services import claiming, heartbeat, limits
 from runtime_jobs.db_time import database_now
@@ -27,7 +28,7 @@ from tests.orchestrator.services.test_races import together
 pytestmark = pytest.mark.django_db
 
 ORG = "sandtrace"
-WHY = {"actor": OPERATOR, "reason": "test"}
+WHY = {"cause": Cause(OPERATOR, "test")}
 HOUR = timedelta(hours=1)
 
 

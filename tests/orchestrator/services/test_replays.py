@@ -9,6 +9,7 @@ import pytest
 from django.db import connection
 
 from orchestrator.audit.runner import run_audit
+from orchestrator.core.cause import Cause
 from orchestrator.core.idempotency import IdempotentRequest
 from orchestrator.core.row_batches import RowRunner
 from orchestrator.evidence import replay_tasks as maintenance
@@ -317,7 +318,7 @@ class TestVerdicts:
         assert OperatorEvent.objects.get(action="replay.diverged").after["difference"] == expected
         record = json.loads(json.dumps(replay_record(Replay.objects.get())))
         assert confirm_record(record).verdict == "diverged"  # as a reader of the audit bundle does
-        resolve_incident(incident_ulid=incident.incident_ulid, actor=ALICE, reason="the clock was read")
+        resolve_incident(incident_ulid=incident.incident_ulid, cause=Cause(ALICE, "the clock was read"))
         assert run_audit(chains=True) == []
 
     def test_another_exit_code_diverges(self, worker):

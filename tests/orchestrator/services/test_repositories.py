@@ -2,6 +2,7 @@
 
 import pytest
 
+from orchestrator.core.cause import Cause
 from orchestrator.core.sealing import SealedValueError, unseal
 from orchestrator.housekeeping.models import HousekeepingTask
 from orchestrator.repositories.mirrors import CREDENTIAL
@@ -35,12 +36,12 @@ URL = "https://github.com/acme/web"
 
 
 def add(full_name: str = "acme/web", **changes) -> Repository:
-    values = {"project": ProjectFactory(), "origin": URL, "actor": OPERATOR}
+    values = {"project": ProjectFactory(), "origin": URL, "cause": Cause(OPERATOR)}
     return add_repository(full_name=full_name, **values | changes)
 
 
 def test_a_repository_is_mirrored_at_once_and_the_audit_log_has_no_credential():
-    repository = add(is_private=True, credential="user:sesame", reason="new project")
+    repository = add(is_private=True, credential="user:sesame", cause=Cause(OPERATOR, "new project"))
     assert (repository.owner, repository.name, repository.next_run_index) == ("acme", "web", 1)
     assert HousekeepingTask.objects.get().subject == str(repository.pk)
     event = OperatorEvent.objects.get()
@@ -92,7 +93,7 @@ def test_a_credential_that_would_break_a_header_is_refused(credential):
 
 
 def change(repository: Repository, **changes) -> Repository:
-    return change_repository(repository_id=repository.pk, actor=OPERATOR, reason="moved", **changes)
+    return change_repository(repository_id=repository.pk, cause=Cause(OPERATOR, "moved"), **changes)
 
 
 def credential_of(repository: Repository) -> bytes | None:
@@ -186,22 +187,22 @@ def test_an_origin_that_the_settings_no_longer_permit_remains_until_it_is_change
 def test_a_repository_that_does_not_exist_is_neither_changed_nor_removed():
     for act in (change_repository, remove_repository):
         with pytest.raises(NotFound):
-            act(repository_id=1, actor=OPERATOR)
+            act(repository_id=1, cause=Cause(OPERATOR))
 
 
 # --- removal ----------------------------------------------------------------------------------------------------------
 
 
 def remove(repository: Repository):
-    return remove_repository(repository_id=repository.pk, actor=OPERATOR, reason="closed")
+    return remove_repository(repository_id=repository.pk, cause=Cause(OPERATOR, "closed"))
 
 
 def test_a_removed_repository_leaves_no_secret_no_schedule_no_event_and_its_mirror_is_deleted():
     repository = add(credential="user:sesame")
     organization, now = repository.project.organization, database_now()
     for scope in (repository, None):
-        set_secret(organization=organization, repository=scope, name="KEY", value="sesame", actor=OPERATOR)
-        set_variable(organization=organization, repository=scope, name="MODE", value="fast", actor=OPERATOR)
+        set_secret(organization=organization, repository=scope, name="KEY", value="sesame", cause=Cause(OPERATOR))
+        set_variable(organization=organization, repository=scope, name="MODE", value="fast", cause=Cause(OPERATOR))
     common = {"repository": repository, "event": "push", "trigger_id": "push:1", "head_sha": "5" * 40}
     WorkflowTrigger.objects.create(**common, facts={})
     RejectedWorkflow.objects.create(**common, workflow_file="ci.yml", diagnostics=[])

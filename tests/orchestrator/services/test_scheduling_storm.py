@@ -16,6 +16,7 @@ from django.db import OperationalError, connection, connections
 from leases.models import Lease, Limit, LimitKind, LimitScope
 from leases.scheduling.limits import LimitTarget
 from orchestrator.audit.runner import run_audit
+from orchestrator.core.cause import Cause
 from orchestrator.incidents import breakers
 from orchestrator.maintenance.queues import sweep_scheduling
 from orchestrator.services import cancellation, claiming, heartbeat, job_end
@@ -43,7 +44,7 @@ from tests.factories import (
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(600)]
 
 POOL = "shared-linux"
-WHY = {"actor": OPERATOR, "reason": "storm"}
+WHY = {"cause": Cause(OPERATOR, "storm")}
 STEPS = int(os.environ.get("STORM_STEPS", "60"))
 
 LOCK_NOT_AVAILABLE = "55P03"

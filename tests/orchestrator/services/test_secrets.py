@@ -8,6 +8,7 @@ import pytest
 from django.db import connection, transaction
 from django.db.utils import IntegrityError
 
+from orchestrator.core.cause import Cause
 from orchestrator.core.sealing import SealedValueError, unseal
 from orchestrator.core.unit_of_work import UnitOfWork, operation
 from orchestrator.secrets.masks import MaskCache, masks_of
@@ -33,11 +34,11 @@ def organization(repository):
 
 
 def put(organization, repository=None, name="TOKEN", value=VALUE):
-    return set_secret(organization=organization, repository=repository, name=name, value=value, actor=ALICE)
+    return set_secret(organization=organization, repository=repository, name=name, value=value, cause=Cause(ALICE))
 
 
 def put_variable(organization, repository=None, name="REGION", value="eu"):
-    return set_variable(organization=organization, repository=repository, name=name, value=value, actor=ALICE)
+    return set_variable(organization=organization, repository=repository, name=name, value=value, cause=Cause(ALICE))
 
 
 @operation
@@ -134,24 +135,24 @@ class TestSet:
 class TestDelete:
     def test_a_deleted_secret_is_gone(self, organization, repository):
         put(organization, repository)
-        delete_secret(organization=organization, repository=repository, name="token", actor=ALICE)
+        delete_secret(organization=organization, repository=repository, name="token", cause=Cause(ALICE))
         assert not Secret.objects.exists()
         with pytest.raises(NotFound):
-            delete_secret(organization=organization, repository=repository, name="token", actor=ALICE)
+            delete_secret(organization=organization, repository=repository, name="token", cause=Cause(ALICE))
 
     def test_that_of_the_organization_stays(self, organization, repository):
         put(organization, None)
         with pytest.raises(NotFound):
-            delete_secret(organization=organization, repository=repository, name="TOKEN", actor=ALICE)
+            delete_secret(organization=organization, repository=repository, name="TOKEN", cause=Cause(ALICE))
         assert Secret.objects.count() == 1
 
 
 def test_each_change_is_an_event_without_the_value(organization, repository):
     put(organization, repository)
     put(organization, repository, value="another-value")
-    delete_secret(organization=organization, repository=repository, name="TOKEN", actor=ALICE, reason="old")
+    delete_secret(organization=organization, repository=repository, name="TOKEN", cause=Cause(ALICE, "old"))
     put_variable(organization, None, value="eu-central-1")
-    delete_variable(organization=organization, repository=None, name="REGION", actor=ALICE)
+    delete_variable(organization=organization, repository=None, name="REGION", cause=Cause(ALICE))
     events = list(OperatorEvent.objects.order_by("pk"))
     assert [event.action for event in events] == [
         "secret.created", "secret.changed", "secret.deleted", "variable.created", "variable.deleted",
@@ -194,7 +195,7 @@ class TestSnapshot:
         claimed = claimed_workflow_job(repository)
         snapshot(claimed)
         put(organization, repository, value="rotated-value")
-        delete_secret(organization=organization, repository=repository, name="TOKEN", actor=ALICE)
+        delete_secret(organization=organization, repository=repository, name="TOKEN", cause=Cause(ALICE))
         assert masks_of(Job.objects.get(pk=claimed.job.pk)) == (VALUE.encode(),)
 
     def test_the_snapshot_has_no_byte_of_the_values_and_belongs_to_its_job(self, organization, repository):

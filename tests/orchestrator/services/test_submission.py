@@ -5,6 +5,7 @@ from datetime import timedelta
 import pytest
 
 from leases.errors import StaleLease
+from orchestrator.core.cause import Cause
 from orchestrator.core.idempotency import IdempotentRequest
 from orchestrator.services import batch_calls, cancellation, claiming, job_end, worker_state
 from orchestrator.services import retries as service_retries
@@ -197,7 +198,7 @@ def test_a_worker_gets_only_what_it_can_run(weaker):
 def test_a_worker_that_is_not_active_gets_nothing_new(state):
     submitted()
     worker = WorkerFactory()
-    worker_state.set_worker_state(worker_id=worker.worker_id, state=state, actor=OPERATOR)
+    worker_state.set_worker_state(worker_id=worker.worker_id, state=state, cause=Cause(OPERATOR))
     assert claiming.claim(worker=worker, offer=offer(worker)) is None
 
 

@@ -10,6 +10,7 @@ from django.test.utils import CaptureQueriesContext
 from leases.advisory_locks import QUEUES_OF_ORGANIZATION, advisory_xact_lock
 from leases.models import Lane, SubmitQuota
 from orchestrator.audit.runner import run_audit
+from orchestrator.core.cause import Cause
 from orchestrator.core.idempotency import IdempotentRequest
 from orchestrator.core.unit_of_work import UnitOfWork
 from orchestrator.services import admission, bulk_submit, cancellation, limits, transitions
@@ -180,7 +181,7 @@ def test_a_lane_of_another_key_is_not_used(project, monkeypatch):
 
 
 def test_an_emergency_holds_the_lock_of_its_limit(project, monkeypatch):
-    limits.set_limit(org_slug=project.organization.slug, kind="emergency", max_active=1, actor=OPERATOR, reason="r")
+    limits.set_limit(org_slug=project.organization.slug, kind="emergency", max_active=1, cause=Cause(OPERATOR, "r"))
     for _ in range(2):
         assert submit(project, changes={"priority": EMERGENCY}).job.priority == EMERGENCY
     held = []

@@ -7,6 +7,7 @@ import psycopg
 import pytest
 from django.db import IntegrityError, OperationalError, connection, transaction
 
+from orchestrator.core.cause import Cause
 from orchestrator.core.unit_of_work import UnitOfWork
 from orchestrator.incidents.models import Incident
 from orchestrator.webhooks.delivery_queue import FinishedTry, claim_deliveries, record_tries
@@ -140,7 +141,7 @@ def test_the_migration_finds_the_webhook_in_the_sentence_of_an_incident(webhook)
         ("webhook", webhook.webhook_ulid)
     ]
     assert set(Incident.objects.filter(webhook_ulid=None)) == {breaker, unnamed}
-    change_webhook(webhook_ulid=webhook.webhook_ulid, changes={"status": "active"}, actor=ALICE, now=NOW)
+    change_webhook(webhook_ulid=webhook.webhook_ulid, changes={"status": "active"}, cause=Cause(ALICE, now=NOW))
     assert set(Incident.objects.unresolved()) == {breaker, unnamed}
 
 

@@ -7,6 +7,7 @@ import pytest
 from django.db import connection, transaction
 
 from orchestrator.artifacts.tasks import count_due_objects
+from orchestrator.core.cause import Cause
 from orchestrator.maintenance.pruning import delete_everything
 from orchestrator.services import job_end
 from orchestrator.workflows import pins
@@ -50,7 +51,7 @@ def end(running: RunningJob) -> None:
 
 
 def pin(run: WorkflowRun, *, pinned: bool = True) -> WorkflowRun:
-    return pins.pin_workflow_run(run_id=run.pk, pinned=pinned, actor=OPERATOR, reason="release 1.0")
+    return pins.pin_workflow_run(run_id=run.pk, pinned=pinned, cause=Cause(OPERATOR, "release 1.0"))
 
 
 def test_a_pinned_run_and_its_artifacts_are_kept_and_deleted_after_it_is_unpinned(run):
@@ -94,7 +95,7 @@ def test_without_a_period_artifacts_of_an_unpinned_run_never_expire(run, setting
 
 def test_a_run_that_does_not_exist_is_not_found():
     with pytest.raises(NotFound):
-        pins.pin_workflow_run(run_id=1, pinned=True, actor=OPERATOR)
+        pins.pin_workflow_run(run_id=1, pinned=True, cause=Cause(OPERATOR))
 
 
 @pytest.mark.django_db(transaction=True)

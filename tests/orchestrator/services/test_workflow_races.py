@@ -6,6 +6,7 @@ from functools import partial
 import pytest
 from django.db import connection
 
+from orchestrator.core.cause import Cause
 from orchestrator.core.idempotency import IdempotentRequest
 from orchestrator.services import batches
 from orchestrator.workflows import approval, reruns, workflow_end
@@ -40,7 +41,7 @@ def cancel(run, actor=ALICE):
 
 
 def approve(run, actor):
-    return approval.approve_workflow_run(run_id=run.pk, actor=actor)
+    return approval.approve_workflow_run(run_id=run.pk, cause=Cause(actor))
 
 
 def start(asked):

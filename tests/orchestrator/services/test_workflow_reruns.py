@@ -2,6 +2,7 @@
 
 import pytest
 
+from orchestrator.core.cause import Cause
 from orchestrator.services import batches
 from orchestrator.workflows import approval, reruns
 from orchestrator.workflows.reruns import RerunRequest, RerunScope
@@ -68,7 +69,7 @@ def test_the_rerun_of_a_fork_s_run_that_nobody_approved_waits_for_an_approval():
     batches.cancel_batch(batch_ulid=again.batch.batch_ulid, actor=ALICE, deadline_seconds=30)
     third = rerun(again, scope=RerunScope.FAILED)
     assert third.hold == "approval"
-    approval.approve_workflow_run(run_id=third.pk, actor=ALICE)
+    approval.approve_workflow_run(run_id=third.pk, cause=Cause(ALICE))
     assert sorted(runner.run_all(test="failure")) == ["build", "lint", "notify", "test"]
     fourth = rerun(third)  # the same commit was approved
     assert (fourth.hold, fourth.from_fork) == ("", True)

@@ -6,6 +6,7 @@ from functools import partial
 import pytest
 from django.db import connection
 
+from orchestrator.core.cause import Cause
 from orchestrator.core.counters import CONCURRENCY_QUEUED
 from orchestrator.selectors.pending_reasons.service import pending_for
 from orchestrator.services import batches, worker_state
@@ -316,8 +317,7 @@ def test_the_batch_of_a_run_is_not_rerun_without_its_file():
     run = started({"a": None})
     with pytest.raises(ResourceConflict, match="workflow run"):
         batches.rerun_batch(
-            batch_ulid=run.batch.batch_ulid, policy_for=None, default_pool="x", actor=ALICE, correlation_id="",
-            source_address=None,
+            batch_ulid=run.batch.batch_ulid, policy_for=None, default_pool="x", cause=Cause(ALICE, source_address=None), correlation_id="",
         )  # fmt: skip
 
 
@@ -552,7 +552,7 @@ def test_an_end_during_the_start_of_a_waiting_run_is_noticed(monkeypatch):
 
 
 def approve(run, actor=ALICE):
-    return approval.approve_workflow_run(run_id=run.pk, actor=actor)
+    return approval.approve_workflow_run(run_id=run.pk, cause=Cause(actor))
 
 
 def test_a_run_of_a_fork_waits_for_an_approval():

@@ -3,6 +3,7 @@
 import pytest
 from django.db import connection, transaction
 
+from orchestrator.core.cause import Cause
 from orchestrator.core.operator_events import record_operator_event
 from orchestrator.events.pages import Place, is_future
 from orchestrator.services import cancellation
@@ -68,11 +69,11 @@ def test_the_first_position_is_not_reported(caplog):
 def test_after_a_restore_what_was_not_sent_is_sent_and_nothing_twice(project):
     make_webhook(project.organization)
     sent = submitted(project)
-    record_operator_event("limit.set", target="it", actor=OPERATOR, org_slug="sandtrace")
+    record_operator_event("limit.set", target="it", cause=Cause(OPERATOR), org_slug="sandtrace")
     distributed()
     Delivery.objects.all().delete()  # those of long ago are no longer in a dump
     cancellation.cancel(job_ulid=sent.job_ulid, actor=ALICE, deadline_seconds=30)
-    record_operator_event("limit.lifted", target="it", actor=OPERATOR, org_slug="sandtrace")
+    record_operator_event("limit.lifted", target="it", cause=Cause(OPERATOR), org_slug="sandtrace")
     submitted(project)
     come_from_another_cluster()
 

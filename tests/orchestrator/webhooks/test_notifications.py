@@ -7,6 +7,7 @@ import pytest
 from django.core import mail as outbox_of
 from django.core.mail.backends import locmem
 
+from orchestrator.core.cause import Cause
 from orchestrator.events.envelopes import envelope_of
 from orchestrator.events.pages import Place, StoredEvent
 from orchestrator.incidents import incident_mode
@@ -134,14 +135,14 @@ def test_in_incident_mode_nothing_is_gathered_and_what_waits_is_sent(organizatio
     assert send_gathered(now=NOW) == 0
 
     until = NOW + timedelta(hours=1)
-    incident_mode.begin_incident_mode(org_slug="sandtrace", reason="a leak", until=until, actor=ALICE, now=NOW)
+    incident_mode.begin_incident_mode(org_slug="sandtrace", cause=Cause(ALICE, "a leak", now=NOW), until=until)
     assert send_gathered(now=NOW) == 1
     assert payload_of(Delivery.objects.get())["count"] == 2
     assert [payload_of(one)["count"] for one in gathered(failed(), failed())] == [1, 1]
     assert gathered(failed(org_slug="other")) == []
 
     assert gathered(failed(), now=until) == [], "the mode has ended"
-    incident_mode.end_incident_mode(org_slug="sandtrace", reason="found", actor=ALICE, now=NOW)
+    incident_mode.end_incident_mode(org_slug="sandtrace", cause=Cause(ALICE, "found", now=NOW))
     assert gathered(failed(), now=NOW) == []
 
 

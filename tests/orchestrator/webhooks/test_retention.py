@@ -5,6 +5,7 @@ from datetime import timedelta
 import pytest
 from django.db import IntegrityError, connection
 
+from orchestrator.core.cause import Cause
 from orchestrator.maintenance.pruning import PruningTask, count_old_rows
 from orchestrator.webhooks.models import Delivery, DeliveryTry, Webhook
 from orchestrator.webhooks.operations import delete_webhook
@@ -55,7 +56,7 @@ def test_old_deliveries_are_deleted_with_their_tries():
 def test_a_deleted_webhook_is_removed_when_it_has_no_deliveries():
     webhook = make_webhook()
     delivery_of(webhook, 29)
-    delete_webhook(webhook_ulid=webhook.webhook_ulid, actor=ALICE, now=database_now() - timedelta(days=31))
+    delete_webhook(webhook_ulid=webhook.webhook_ulid, cause=Cause(ALICE, now=database_now() - timedelta(days=31)))
     assert pruned() == (0, 0, 0)
     Delivery.objects.all().delete()
     assert pruned() == (0, 0, 1)

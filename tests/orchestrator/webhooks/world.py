@@ -3,6 +3,7 @@
 from typing import Any
 from uuid import uuid4
 
+from orchestrator.core.cause import Cause
 from orchestrator.webhooks.models import Delivery, Webhook
 from orchestrator.webhooks.operations import WebhookTerms, create_webhook
 from runtime_jobs.db_time import database_now
@@ -17,7 +18,7 @@ def make_webhook(organization: Organization | None = None, **changes: Any) -> We
     now = changes.pop("now", None)
     terms = WebhookTerms(**{"url": URL} | changes)
     organization = organization or OrganizationFactory(slug="sandtrace")
-    return create_webhook(organization=organization, terms=terms, actor=ALICE, now=now)[0]
+    return create_webhook(organization=organization, terms=terms, cause=Cause(ALICE, now=now))[0]
 
 
 def make_deliveries(webhook: Webhook, number: int = 1, **columns: Any) -> list[Delivery]:

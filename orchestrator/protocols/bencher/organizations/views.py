@@ -32,6 +32,6 @@ class ClaimOrganizationView(BencherView):
         if found is None:
             raise NotFound(NO_ORGANIZATION)
         claimed = tenants.claim_organization(
-            organization_id=found.pk, user=caller_of(request).user, **self.audit_arguments(request)
+            organization_id=found.pk, user=caller_of(request).user, cause=self.cause_of(request)
         )
         return Response(serialize_organization(claimed), status=201)

@@ -55,7 +55,7 @@ class DeletingView(PublicView):
             f"{target.partition(':')[0]}.deleted",
             target=target[:200],
             org_slug=project.organization.slug,
-            **self.audit_arguments(request),
+            cause=self.cause_of(request),
         )
 
 

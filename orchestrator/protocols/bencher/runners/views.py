@@ -47,7 +47,7 @@ class RunnerListView(BencherView):
         """Create a runner and return its key, once. A slug that is taken is 409."""
         given = NewRunnerInput(data=body_of(request))
         given.is_valid(raise_exception=True)
-        worker, key = runners.create_runner(**given.validated_data, **self.audit_arguments(request))
+        worker, key = runners.create_runner(**given.validated_data, cause=self.cause_of(request))
         return Response(key_document(worker, key), status=201)
 
 
@@ -65,7 +65,7 @@ class RunnerDetailView(BencherView):
         change = RunnerChangeInput(data=body_of(request))
         change.is_valid(raise_exception=True)
         worker_id = find_runner(runner).worker_id
-        changed = runners.change_runner(worker_id=worker_id, **change.validated_data, **self.audit_arguments(request))
+        changed = runners.change_runner(worker_id=worker_id, **change.validated_data, cause=self.cause_of(request))
         return Response(runner_document(changed))
 
 
@@ -76,7 +76,7 @@ class RotateKeyView(BencherView):
     def post(self, request: Request, runner: str) -> Response:
         """Give a runner a new key and return it, once. The old one is refused from now on."""
         worker_id = find_runner(runner).worker_id
-        worker, key = runners.rotate_runner_key(worker_id=worker_id, **self.audit_arguments(request))
+        worker, key = runners.rotate_runner_key(worker_id=worker_id, cause=self.cause_of(request))
         return Response(key_document(worker, key), status=201)
 
 
@@ -103,7 +103,7 @@ class RunnerSpecListView(BencherView):
         given.is_valid(raise_exception=True)
         worker_id = find_runner(runner).worker_id
         spec = find_spec(given.validated_data["spec"])
-        added = runners.add_runner_spec(worker_id=worker_id, spec_uuid=spec.uuid, **self.audit_arguments(request))
+        added = runners.add_runner_spec(worker_id=worker_id, spec_uuid=spec.uuid, cause=self.cause_of(request))
         return Response(spec_document(added), status=201)
 
 
@@ -114,7 +114,7 @@ class RunnerSpecDetailView(BencherView):
     def delete(self, request: Request, runner: str, spec: str) -> Response:
         """End the association of a hardware spec with a runner. Running jobs continue."""
         worker_id, spec_uuid = find_runner(runner).worker_id, find_spec(spec).uuid
-        runners.remove_runner_spec(worker_id=worker_id, spec_uuid=spec_uuid, **self.audit_arguments(request))
+        runners.remove_runner_spec(worker_id=worker_id, spec_uuid=spec_uuid, cause=self.cause_of(request))
         return Response(status=204)
 
 

@@ -65,13 +65,11 @@ def create_run(
     """Create the report of a run, with its job or its metrics.
 
     Args:
-        uow: The unit of work, which `operation` passes.
         run: The request.
         sender: The sender.
         results: The metrics of a run without a job.
         policy: The policy of the job.
         default_pool: The slug of the pool of projects that name none.
-        now: The time of the run; by default the time of the database.
 
     Returns:
         The report, or that of the first request with the same idempotency key.

@@ -4,6 +4,7 @@ from uuid import UUID
 
 from django.db.models import Q
 
+from orchestrator.core.cause import Cause
 from orchestrator.core.unit_of_work import UnitOfWork
 from orchestrator.http.errors.problems import ApiError
 from orchestrator.protocols.bencher.authentication import LOG_IN_HINT, unauthenticated
@@ -116,7 +117,7 @@ def _permitted(uow: UnitOfWork, project: Project, sender: RunSender, resource_id
         return project
     if not has_owner:
         actor, address = sender.caller.actor, sender.source_address
-        claim_locked(uow, organization, user=user, actor=actor, source_address=address)
+        claim_locked(uow, organization, user=user, cause=Cause(actor, source_address=address))
         return project
     if project.visibility == Visibility.PUBLIC or sender.caller.can_see(project):
         message = f"You are no member of the organization {organization.slug}, which owns the project."

@@ -49,7 +49,7 @@ class SpecListView(BencherView):
             slug=values.get("slug"),
             hardware=given.hardware(),
             fallback=values.get("fallback", False),
-            **self.audit_arguments(request),
+            cause=self.cause_of(request),
         )
         return Response(spec_document(spec), status=201)
 
@@ -68,14 +68,14 @@ class SpecDetailView(BencherView):
         change = SpecChangeInput(data=body_of(request))
         change.is_valid(raise_exception=True)
         changed = hardware_specs.change_spec(
-            spec_uuid=find_spec(spec).uuid, **change.validated_data, **self.audit_arguments(request)
+            spec_uuid=find_spec(spec).uuid, **change.validated_data, cause=self.cause_of(request)
         )
         return Response(spec_document(changed))
 
     @openapi.DELETE_SPEC_DOCS
     def delete(self, request: Request, spec: str) -> Response:
         """Delete a spec to which no runner and no job refers."""
-        hardware_specs.delete_spec(spec_uuid=find_spec(spec).uuid, **self.audit_arguments(request))
+        hardware_specs.delete_spec(spec_uuid=find_spec(spec).uuid, cause=self.cause_of(request))
         return Response(status=204)
 
 

@@ -7,6 +7,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from orchestrator.core.cause import Cause
 from orchestrator.core.idempotency import IdempotentRequest
 from orchestrator.http.api.headers import idempotent_request
 from orchestrator.http.api.json_parser import body_of
@@ -121,9 +122,8 @@ class RerunRunView(DeltaRunView):
             batch_ulid=original.batch_ulid,
             policy_for=configured_policy,
             default_pool=settings.DEFAULT_POOL,
-            actor=client_of(request).actor,
+            cause=Cause(client_of(request).actor, source_address=client_address(request)),
             correlation_id=context_of(request).correlation_id,
-            source_address=client_address(request),
             idempotency=idempotency,
         )
         rerun = {

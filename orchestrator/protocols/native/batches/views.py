@@ -14,7 +14,7 @@ from orchestrator.http.api.fields import parse
 from orchestrator.http.api.headers import idempotent_request
 from orchestrator.http.api.json_parser import body_of
 from orchestrator.http.api.query_parameters import LIST_PARAMETERS, StrictQueryMixin
-from orchestrator.http.auth.callers import client_of
+from orchestrator.http.auth.callers import cause_of, client_of
 from orchestrator.http.auth.permissions import HasScope
 from orchestrator.http.client_ip import client_address
 from orchestrator.http.observability.request_context import context_of
@@ -146,9 +146,7 @@ class BatchViewSet(StrictQueryMixin, GenericViewSet):
     def approve(self, request: Request, batch_id: str) -> Response:
         """Approve a workflow run with code of a fork. Its jobs may then be claimed."""
         batch = self.get_object()
-        approval.approve_workflow_run(
-            run_id=self._run(batch).pk, actor=client_of(request).actor, source_address=client_address(request)
-        )
+        approval.approve_workflow_run(run_id=self._run(batch).pk, cause=cause_of(request))
         return Response(_in_detail(self.get_object()))
 
     @openapi.PIN_BATCH
@@ -168,9 +166,7 @@ class BatchViewSet(StrictQueryMixin, GenericViewSet):
         pins.pin_workflow_run(
             run_id=self._run(self.get_object()).pk,
             pinned=pinned,
-            actor=client_of(request).actor,
-            reason=validated["reason"],
-            source_address=client_address(request),
+            cause=cause_of(request, validated["reason"]),
         )
         return Response(_in_detail(self.get_object()))
 

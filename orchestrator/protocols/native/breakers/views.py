@@ -12,13 +12,12 @@ from rest_framework.viewsets import GenericViewSet
 from leases.models import Breaker, BreakerState
 from orchestrator.http.api.json_parser import body_of
 from orchestrator.http.api.query_parameters import LIST_PARAMETERS, StrictQueryMixin
-from orchestrator.http.auth.callers import client_of
+from orchestrator.http.auth.callers import cause_of, client_of
 from orchestrator.http.auth.permissions import HasScope
 from orchestrator.incidents import breakers
 from orchestrator.protocols.native.breakers import openapi
 from orchestrator.protocols.native.breakers.serializers import ResetBreakerInput
 from orchestrator.protocols.native.breakers.wire import serialize_breaker
-from orchestrator.protocols.native.limits.actions import audit_arguments
 from orchestrator.protocols.native.organizations import visible_organization
 from runtime_jobs.models.tenants import Scope
 from runtime_jobs.specs import JOB_TYPES
@@ -71,6 +70,6 @@ class BreakerViewSet(StrictQueryMixin, GenericViewSet):
         breaker = breakers.reset_breaker(
             org_slug=validated["org_slug"],
             job_type=validated["job_type"],
-            **audit_arguments(request, validated["reason"]),
+            cause=cause_of(request, validated["reason"]),
         )
         return Response(serialize_breaker(breaker))

@@ -14,10 +14,11 @@ from orchestrator.bulk_actions.actions import ACTIONS
 from orchestrator.bulk_actions.models import BulkAction, BulkStatus, BulkTarget, TargetOutcome
 from orchestrator.bulk_actions.operations import NO_BULK_ACTION, abort_bulk_action, start_bulk_action
 from orchestrator.bulk_actions.targets import count_targets, store_targets
+from orchestrator.core.cause import Cause
 from orchestrator.http.api.headers import idempotent_request
 from orchestrator.http.api.json_parser import body_of
 from orchestrator.http.api.query_parameters import LIST_PARAMETERS, StrictQueryMixin
-from orchestrator.http.auth.callers import client_of
+from orchestrator.http.auth.callers import cause_of, client_of
 from orchestrator.http.auth.permissions import HasScope
 from orchestrator.http.client_ip import client_address
 from orchestrator.protocols.native.bulk_actions import openapi, serializers, wire
@@ -89,10 +90,8 @@ class BulkActionViewSet(StrictQueryMixin, GenericViewSet):
             action=validated["action"],
             filters=validated["filter"],
             store_targets=store_targets,
-            reason=validated["reason"],
+            cause=cause_of(request, validated["reason"]),
             idempotency=idempotent_request(request, "start bulk action", body_of(request)),
-            actor=client_of(request).actor,
-            source_address=client_address(request),
         )
         headers = {"Location": f"/v1/bulk-actions/{row.bulk_action_ulid}"}
         headers |= {} if is_new else {"Idempotency-Replayed": "true"}
@@ -107,9 +106,9 @@ class BulkActionViewSet(StrictQueryMixin, GenericViewSet):
         self._own_action(bulk_action_id)
         row = abort_bulk_action(
             bulk_action_ulid=bulk_action_id,
-            reason=body.validated_data["reason"],
-            actor=client_of(request).actor,
-            source_address=client_address(request),
+            cause=Cause(
+                client_of(request).actor, body.validated_data["reason"], source_address=client_address(request)
+            ),
         )
         return Response(wire.serialize_bulk_action(row))
 

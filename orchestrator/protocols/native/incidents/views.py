@@ -14,7 +14,7 @@ from rest_framework.viewsets import GenericViewSet
 from orchestrator.http.api.json_parser import body_of
 from orchestrator.http.api.pagination import NewestFirst
 from orchestrator.http.api.query_parameters import LIST_PARAMETERS, StrictQueryMixin
-from orchestrator.http.auth.callers import client_of
+from orchestrator.http.auth.callers import cause_of, client_of
 from orchestrator.http.auth.permissions import HasScope
 from orchestrator.incidents import incident_mode
 from orchestrator.incidents.models import Incident, IncidentKind, IncidentMode, IncidentStatus
@@ -26,7 +26,6 @@ from orchestrator.protocols.native.incidents.serializers import (
     IncidentReasonInput,
 )
 from orchestrator.protocols.native.incidents.wire import serialize_incident, serialize_incident_mode
-from orchestrator.protocols.native.limits.actions import audit_arguments
 from orchestrator.protocols.native.organizations import visible_organization
 from runtime_jobs.models.tenants import Scope
 from runtime_jobs.specs import JOB_TYPES
@@ -114,8 +113,8 @@ class IncidentViewSet(StrictQueryMixin, GenericViewSet):
         body = IncidentReasonInput(data=body_of(request))
         body.is_valid(raise_exception=True)
         incident: Incident = self.get_object()
-        arguments = audit_arguments(request, body.validated_data["reason"])
-        return Response(serialize_incident(operation(incident_ulid=incident.incident_ulid, **arguments)))
+        cause = cause_of(request, body.validated_data["reason"])
+        return Response(serialize_incident(operation(incident_ulid=incident.incident_ulid, cause=cause)))
 
 
 class IncidentModeViewSet(StrictQueryMixin, GenericViewSet):
@@ -153,7 +152,7 @@ class IncidentModeViewSet(StrictQueryMixin, GenericViewSet):
         validated = body.validated_data
         visible_organization(client_of(request), validated["org_slug"])
         mode = incident_mode.begin_incident_mode(
-            org_slug=validated["org_slug"], until=validated["until"], **audit_arguments(request, validated["reason"])
+            org_slug=validated["org_slug"], until=validated["until"], cause=cause_of(request, validated["reason"])
         )
         return Response(serialize_incident_mode(mode))
 
@@ -165,5 +164,5 @@ class IncidentModeViewSet(StrictQueryMixin, GenericViewSet):
         body.is_valid(raise_exception=True)
         org_slug = body.validated_data["org_slug"]
         visible_organization(client_of(request), org_slug)
-        incident_mode.end_incident_mode(org_slug=org_slug, **audit_arguments(request, body.validated_data["reason"]))
+        incident_mode.end_incident_mode(org_slug=org_slug, cause=cause_of(request, body.validated_data["reason"]))
         return Response(status=204)

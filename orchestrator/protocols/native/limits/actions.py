@@ -8,34 +8,28 @@ from rest_framework.response import Response
 
 from leases.models import Limit
 from leases.scheduling.limits import LimitTarget
-from orchestrator.http.auth.callers import client_of
-from orchestrator.http.client_ip import client_address
+from orchestrator.http.auth.callers import cause_of
 from orchestrator.protocols.native.limits.wire import serialize_limit
 from orchestrator.services import limits
 from runtime_jobs.errors import NotFound
 
 
-def audit_arguments(request: Request, reason: str) -> dict[str, Any]:
-    """Return what the services record in the audit log: actor, reason and source address."""
-    return {"actor": client_of(request).actor, "reason": reason, "source_address": client_address(request)}
-
-
 def pause(request: Request, target: LimitTarget, validated: dict[str, Any]) -> Response:
     """Pause the target. Returns the limit."""
-    limit = limits.pause(subject=target, until=validated["until"], **audit_arguments(request, validated["reason"]))
+    limit = limits.pause(subject=target, until=validated["until"], cause=cause_of(request, validated["reason"]))
     return limit_response(limit)
 
 
 def resume(request: Request, target: LimitTarget, validated: dict[str, Any]) -> Response:
     """Remove the pause of the target."""
-    limits.resume(subject=target, **audit_arguments(request, validated["reason"]))
+    limits.resume(subject=target, cause=cause_of(request, validated["reason"]))
     return Response(status=204)
 
 
 def throttle(request: Request, target: LimitTarget, validated: dict[str, Any]) -> Response:
     """Throttle the target, or remove its throttle if `per_hour` is None. Returns the limit, if there is one."""
     terms = {name: validated[name] for name in ("per_hour", "burst", "until")}
-    return limit_response(limits.throttle(subject=target, **terms, **audit_arguments(request, validated["reason"])))
+    return limit_response(limits.throttle(subject=target, **terms, cause=cause_of(request, validated["reason"])))
 
 
 def limit_response(limit: Limit | None, *, status: int = 200, **headers: str) -> Response:

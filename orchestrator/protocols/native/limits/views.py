@@ -17,10 +17,10 @@ from orchestrator.core.principals import ClientPrincipal
 from orchestrator.http.api.headers import idempotent_request, if_match_versions
 from orchestrator.http.api.json_parser import body_of
 from orchestrator.http.api.query_parameters import LIST_PARAMETERS, StrictQueryMixin, invalid_query
-from orchestrator.http.auth.callers import client_of
+from orchestrator.http.auth.callers import cause_of, client_of
 from orchestrator.http.auth.permissions import HasScope
 from orchestrator.protocols.native.limits import actions, openapi, serializers
-from orchestrator.protocols.native.limits.actions import audit_arguments, limit_response
+from orchestrator.protocols.native.limits.actions import limit_response
 from orchestrator.protocols.native.limits.targets import require_project, resolve_target
 from orchestrator.protocols.native.limits.wire import serialize_limit, serialize_quota
 from orchestrator.protocols.native.organizations import visible_organization
@@ -177,7 +177,7 @@ def _target_of(limit: Limit) -> dict[str, Any]:
 
 def _apply(request: Request, target: dict[str, Any], terms: dict[str, Any], **conditions: Any) -> Limit | None:
     """Set the limit of this kind and target. Without terms it is removed."""
-    common = {"org_slug": target["org_slug"], **audit_arguments(request, terms["reason"]), **conditions}
+    common = {"org_slug": target["org_slug"], "cause": cause_of(request, terms["reason"]), **conditions}
     max_active = terms.get("max_active")
     match target["kind"]:
         case LimitKind.PROJECT:

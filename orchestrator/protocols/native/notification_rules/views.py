@@ -11,9 +11,8 @@ from rest_framework.viewsets import GenericViewSet
 from orchestrator.http.api.headers import idempotent_request
 from orchestrator.http.api.json_parser import body_of
 from orchestrator.http.api.query_parameters import LIST_PARAMETERS, StrictQueryMixin
-from orchestrator.http.auth.callers import client_of
+from orchestrator.http.auth.callers import cause_of, client_of
 from orchestrator.http.auth.permissions import HasScope
-from orchestrator.http.client_ip import client_address
 from orchestrator.protocols.native.notification_rules import openapi, serializers, wire
 from orchestrator.protocols.native.organizations import visible_organization
 from orchestrator.webhooks import notification_rules
@@ -77,7 +76,7 @@ class NotificationRuleViewSet(StrictQueryMixin, GenericViewSet):
             organization=organization,
             terms=RuleTerms(**terms),
             idempotency=idempotent_request(request, "create notification rule", body_of(request)),
-            **_caller(request),
+            cause=cause_of(request),
         )
         headers = {"Location": f"/v1/notification-rules/{rule.rule_ulid}"}
         headers |= {} if is_new else {"Idempotency-Replayed": "true"}
@@ -90,14 +89,14 @@ class NotificationRuleViewSet(StrictQueryMixin, GenericViewSet):
         body.is_valid(raise_exception=True)
         self._own_rule(rule_id)
         changes = wire.terms_of(body.validated_data)
-        rule = notification_rules.change_notification_rule(rule_ulid=rule_id, changes=changes, **_caller(request))
+        rule = notification_rules.change_notification_rule(rule_ulid=rule_id, changes=changes, cause=cause_of(request))
         return Response(wire.serialize_rule(rule))
 
     @openapi.DELETE_RULE
     def destroy(self, request: Request, rule_id: str) -> Response:
         """Delete a rule, and what it has gathered."""
         self._own_rule(rule_id)
-        notification_rules.delete_notification_rule(rule_ulid=rule_id, **_caller(request))
+        notification_rules.delete_notification_rule(rule_ulid=rule_id, cause=cause_of(request))
         return Response(status=204)
 
     def _own_rule(self, rule_id: str) -> NotificationRule:
@@ -105,7 +104,3 @@ class NotificationRuleViewSet(StrictQueryMixin, GenericViewSet):
         if rule is None:
             raise NotFound(NO_RULE)
         return rule
-
-
-def _caller(request: Request) -> dict[str, Any]:
-    return {"actor": client_of(request).actor, "source_address": client_address(request)}

@@ -8,6 +8,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.viewsets import GenericViewSet
 
+from orchestrator.core.cause import Cause
 from orchestrator.core.principals import ClientPrincipal
 from orchestrator.http.api.fields import parse
 from orchestrator.http.api.json_parser import body_of
@@ -84,8 +85,7 @@ class PackViewSet(StrictQueryMixin, GenericViewSet):
             pack_id=pack_id,
             version=version,
             plan=body["plan"],  # not the validated one: the client computes the hash of what it sends
-            actor=caller.actor,
-            source_address=client_address(request),
+            cause=Cause(caller.actor, source_address=client_address(request)),
         )
         return Response(wire.serialize_pack(row), status=201 if is_new else 200)
 

@@ -8,6 +8,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.viewsets import GenericViewSet
 
+from orchestrator.core.cause import Cause
 from orchestrator.core.datetimes import format_timestamp
 from orchestrator.http.api.fields import parse
 from orchestrator.http.api.json_parser import body_of
@@ -67,8 +68,7 @@ class PayloadSchemaViewSet(StrictQueryMixin, GenericViewSet):
             organization=visible_organization(caller, validated["org_slug"]),
             job_type=job_type,
             document=validated["document"],
-            actor=caller.actor,
-            source_address=client_address(request),
+            cause=Cause(caller.actor, source_address=client_address(request)),
         )
         return Response(_serialize(row))
 
@@ -81,8 +81,7 @@ class PayloadSchemaViewSet(StrictQueryMixin, GenericViewSet):
         payload_schemas.remove_payload_schema(
             organization=visible_organization(caller, query.validated_data["org_slug"]),
             job_type=job_type,
-            actor=caller.actor,
-            source_address=client_address(request),
+            cause=Cause(caller.actor, source_address=client_address(request)),
         )
         return Response(status=204)
 

@@ -11,7 +11,7 @@ from rest_framework.viewsets import GenericViewSet
 from leases.scheduling.limits import LimitTarget
 from orchestrator.http.api.json_parser import body_of
 from orchestrator.http.api.query_parameters import LIST_PARAMETERS, StrictQueryMixin
-from orchestrator.http.auth.callers import client_of
+from orchestrator.http.auth.callers import cause_of, client_of
 from orchestrator.http.auth.permissions import HasScope, IsInstallationOperator, caller_of
 from orchestrator.protocols.native.limits import actions
 from orchestrator.protocols.native.limits.serializers import PausePoolInput, ReasonInput, ThrottlePoolInput
@@ -75,7 +75,7 @@ class PoolOperationsViewSet(StrictQueryMixin, GenericViewSet):
         """Set the policy: `fifo` starts the oldest job of a priority first, `fair` shares between organizations."""
         target, validated = self._read(request, pool, ChangePoolInput)
         policy = PoolPolicy(validated["policy"])
-        limits.set_pool_policy(pool=target.key, policy=policy, **actions.audit_arguments(request, validated["reason"]))
+        limits.set_pool_policy(pool=target.key, policy=policy, cause=cause_of(request, validated["reason"]))
         return Response(serialize_pool(Pool.objects.get(slug=target.key)))
 
     @openapi.PAUSE_POOL

@@ -14,9 +14,8 @@ from orchestrator.http.api.headers import idempotent_request
 from orchestrator.http.api.json_parser import body_of
 from orchestrator.http.api.query_parameters import LIST_PARAMETERS, StrictQueryMixin
 from orchestrator.http.api.schedule_jobs import configured_submitter
-from orchestrator.http.auth.callers import client_of
+from orchestrator.http.auth.callers import cause_of, client_of
 from orchestrator.http.auth.permissions import HasScope
-from orchestrator.http.client_ip import client_address
 from orchestrator.protocols.native.organizations import visible_organization
 from orchestrator.protocols.native.schedules import openapi, serializers, wire
 from orchestrator.schedules.models import Schedule, ScheduleStatus, ScheduleTick
@@ -92,7 +91,7 @@ class ScheduleViewSet(StrictQueryMixin, GenericViewSet):
             organization=organization,
             terms=ScheduleTerms(**terms),
             idempotency=idempotent_request(request, "create schedule", body_of(request)),
-            **_caller(request),
+            cause=cause_of(request),
         )
         headers = {"Location": f"/v1/schedules/{schedule.schedule_ulid}"}
         headers |= {} if is_new else {"Idempotency-Replayed": "true"}
@@ -105,13 +104,13 @@ class ScheduleViewSet(StrictQueryMixin, GenericViewSet):
         body.is_valid(raise_exception=True)
         self._own_schedule(schedule_id)
         changes = _terms_of(request, body.validated_data)
-        return _detail(change_schedule(schedule_ulid=schedule_id, changes=changes, **_caller(request)))
+        return _detail(change_schedule(schedule_ulid=schedule_id, changes=changes, cause=cause_of(request)))
 
     @openapi.DELETE_SCHEDULE
     def destroy(self, request: Request, schedule_id: str) -> Response:
         """Delete a schedule. Jobs that it has submitted stay."""
         self._own_schedule(schedule_id)
-        delete_schedule(schedule_ulid=schedule_id, **_caller(request))
+        delete_schedule(schedule_ulid=schedule_id, cause=cause_of(request))
         return Response(status=204)
 
     @openapi.PAUSE_SCHEDULE
@@ -136,8 +135,7 @@ class ScheduleViewSet(StrictQueryMixin, GenericViewSet):
             schedule_ulid=schedule_id,
             submitter=configured_submitter(),
             idempotency=idempotent_request(request, f"run {schedule_id}", body_of(request)),
-            reason=reason,
-            **_caller(request),
+            cause=cause_of(request, reason),
         )
         headers = {"Location": f"/v1/jobs/{outcome.job.job_ulid}"}
         headers |= {"Idempotency-Replayed": "true"} if outcome.replayed else {}
@@ -156,7 +154,7 @@ class ScheduleViewSet(StrictQueryMixin, GenericViewSet):
         reason = _reason(request)
         self._own_schedule(schedule_id)
         changes = {"status": str(status)}
-        return _detail(change_schedule(schedule_ulid=schedule_id, changes=changes, reason=reason, **_caller(request)))
+        return _detail(change_schedule(schedule_ulid=schedule_id, changes=changes, cause=cause_of(request, reason)))
 
     def _own_schedule(self, schedule_id: str) -> Schedule:
         schedule = self.get_queryset().filter(schedule_ulid=schedule_id).first()
@@ -178,7 +176,3 @@ def _reason(request: Request) -> str:
 def _terms_of(request: Request, validated: dict[str, Any]) -> dict[str, Any]:
     """Return the members of a valid body; the job as it was submitted, which the parser reads again at each time."""
     return {name: body_of(request)["job"] if name == "job" else value for name, value in validated.items()}
-
-
-def _caller(request: Request) -> dict[str, Any]:
-    return {"actor": client_of(request).actor, "source_address": client_address(request)}

@@ -14,9 +14,8 @@ from orchestrator.core.principals import ClientPrincipal
 from orchestrator.http.api.fields import parse
 from orchestrator.http.api.json_parser import body_of
 from orchestrator.http.api.query_parameters import LIST_PARAMETERS, StrictQueryMixin, invalid_query
-from orchestrator.http.auth.callers import client_of
+from orchestrator.http.auth.callers import cause_of, client_of
 from orchestrator.http.auth.permissions import HasScope
-from orchestrator.http.client_ip import client_address
 from orchestrator.protocols.native.secrets import openapi, serializers
 from orchestrator.protocols.native.secrets.wire import serialize_secret, serialize_variable
 from orchestrator.secrets.operations import delete_secret, delete_variable, set_secret, set_variable
@@ -73,7 +72,7 @@ class ScopedValueViewSet(StrictQueryMixin, GenericViewSet):
     ) -> Response:
         validated = parse(serializer, body_of(request))
         scope = _find_scope(client_of(request), validated["org_slug"], validated["repository"])
-        row, is_new = act(name=name, value=validated["value"], **scope, **_audit_arguments(request))
+        row, is_new = act(name=name, value=validated["value"], **scope, cause=cause_of(request))
         return Response(serialize(row), status=201 if is_new else 200)
 
     def _delete(self, request: Request, name: str, act: Callable[..., None]) -> Response:
@@ -82,7 +81,7 @@ class ScopedValueViewSet(StrictQueryMixin, GenericViewSet):
             wrong = next(iter(query.errors))
             raise invalid_query(wrong, "; ".join(str(text) for text in query.errors[wrong]))
         scope = _find_scope(client_of(request), query.validated_data["org_slug"], query.validated_data["repository"])
-        act(name=name, **scope, **_audit_arguments(request))
+        act(name=name, **scope, cause=cause_of(request))
         return Response(status=204)
 
 
@@ -126,10 +125,6 @@ class VariableViewSet(ScopedValueViewSet):
     def destroy(self, request: Request, name: str) -> Response:
         """Delete a variable."""
         return self._delete(request, name, delete_variable)
-
-
-def _audit_arguments(request: Request) -> dict[str, Any]:
-    return {"actor": client_of(request).actor, "source_address": client_address(request)}
 
 
 def _find_scope(caller: ClientPrincipal, org_slug: str, repository: str | None) -> dict[str, Any]:

@@ -13,9 +13,8 @@ from orchestrator.core.datetimes import TimestampFilter
 from orchestrator.http.api.headers import idempotent_request
 from orchestrator.http.api.json_parser import body_of
 from orchestrator.http.api.query_parameters import LIST_PARAMETERS, StrictQueryMixin
-from orchestrator.http.auth.callers import client_of
+from orchestrator.http.auth.callers import cause_of, client_of
 from orchestrator.http.auth.permissions import HasScope
-from orchestrator.http.client_ip import client_address
 from orchestrator.protocols.native.organizations import visible_organization
 from orchestrator.protocols.native.serializers import EmptyBody
 from orchestrator.protocols.native.webhooks import openapi, serializers, wire
@@ -130,7 +129,7 @@ class WebhookViewSet(_OwnWebhooks):
             organization=organization,
             terms=WebhookTerms(**terms),
             idempotency=idempotent_request(request, "create webhook", body_of(request)),
-            **_caller(request),
+            cause=cause_of(request),
         )
         headers = {"Location": f"/v1/webhooks/{webhook.webhook_ulid}"}
         headers |= {} if is_new else {"Idempotency-Replayed": "true"}
@@ -147,14 +146,14 @@ class WebhookViewSet(_OwnWebhooks):
         changes = dict(body.validated_data)
         if "url" in changes:
             changes["url"] = check_endpoint(changes["url"])
-        webhook = change_webhook(webhook_ulid=webhook_id, changes=changes, **_caller(request))
+        webhook = change_webhook(webhook_ulid=webhook_id, changes=changes, cause=cause_of(request))
         return Response(wire.serialize_webhook(webhook))
 
     @openapi.DELETE_WEBHOOK
     def destroy(self, request: Request, webhook_id: str) -> Response:
         """Delete a webhook with its notification rules. Nothing more is sent to it."""
         self.own_webhook(webhook_id)
-        delete_webhook(webhook_ulid=webhook_id, **_caller(request))
+        delete_webhook(webhook_ulid=webhook_id, cause=cause_of(request))
         return Response(status=204)
 
     @openapi.ROTATE_SECRET
@@ -163,7 +162,7 @@ class WebhookViewSet(_OwnWebhooks):
         """Give the webhook a new secret, and return it. For 24 hours deliveries have the signature of both."""
         _require_empty(request)
         self.own_webhook(webhook_id)
-        return Response(_with_secret(rotate_webhook_key(webhook_ulid=webhook_id, **_caller(request))))
+        return Response(_with_secret(rotate_webhook_key(webhook_ulid=webhook_id, cause=cause_of(request))))
 
     @openapi.TEST_WEBHOOK
     @action(detail=True, methods=["post"])
@@ -171,7 +170,7 @@ class WebhookViewSet(_OwnWebhooks):
         """Send an event of the type `webhook.test`, whatever the filters of the webhook are."""
         _require_empty(request)
         self.own_webhook(webhook_id)
-        delivery = deliveries.send_test(webhook_ulid=webhook_id, **_caller(request))
+        delivery = deliveries.send_test(webhook_ulid=webhook_id, cause=cause_of(request))
         return Response(wire.serialize_delivery(delivery), status=202)
 
     @openapi.REDELIVER_MANY
@@ -182,7 +181,7 @@ class WebhookViewSet(_OwnWebhooks):
         body.is_valid(raise_exception=True)
         self.own_webhook(webhook_id)
         result = deliveries.redeliver_many(
-            webhook_ulid=webhook_id, since=body.validated_data["since"], **_caller(request)
+            webhook_ulid=webhook_id, since=body.validated_data["since"], cause=cause_of(request)
         )
         return Response(wire.serialize_redelivered(result), status=202)
 
@@ -222,12 +221,8 @@ class DeliveryViewSet(_OwnWebhooks):
         """Send a delivery again that has ended, under the same id and with the same body."""
         _require_empty(request)
         self.own_webhook(webhook_id)
-        delivery = deliveries.redeliver(webhook_ulid=webhook_id, delivery_ulid=delivery_id, **_caller(request))
+        delivery = deliveries.redeliver(webhook_ulid=webhook_id, delivery_ulid=delivery_id, cause=cause_of(request))
         return Response(wire.serialize_delivery(delivery), status=202)
-
-
-def _caller(request: Request) -> dict[str, Any]:
-    return {"actor": client_of(request).actor, "source_address": client_address(request)}
 
 
 def _with_secret(webhook: Webhook) -> dict[str, Any]:

@@ -31,11 +31,9 @@ def cancel_job(
     """Cancel a waiting job at once, and request the end of a running one. A job that has ended stays as it is.
 
     Args:
-        uow: The unit of work, which `operation` passes.
         job_ulid: The job.
         actor: The user.
         deadline_seconds: Seconds until the scheduler cancels a job whose runner has not stopped it.
-        now: The time of the request; by default the time of the database after the lock.
     """
     job, requested_at = transitions.lock_job(job_ulid, now=now)
     is_changed = not job.is_final and job.cancel_requested_at is None

@@ -97,7 +97,6 @@ def receive_heartbeat(runner_id: int, report: HeartbeatReport, *, now: datetime 
     Args:
         runner_id: The key of the runner.
         report: What it reports.
-        now: The time of the heartbeat; by default the time of the database.
 
     Returns:
         The job, or None: there is none, the runner has no free capacity, or it is drained.

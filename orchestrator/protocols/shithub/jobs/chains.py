@@ -22,10 +22,8 @@ def start_chain(
     """End all older tokens of a job, renew its lease, and return the first tokens of a new chain.
 
     Args:
-        uow: The unit of work, which `operation` passes.
         runner_id: The key of the runner, which must have the job.
         job_id: The key of the job.
-        now: The time of the call; by default the time of the database after the lock.
 
     Raises:
         ApiError: 404; the runner does not have the job.

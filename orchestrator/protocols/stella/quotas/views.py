@@ -7,6 +7,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.viewsets import GenericViewSet
 
+from orchestrator.core.cause import Cause
 from orchestrator.http.api.headers import if_match_tags
 from orchestrator.http.api.json_parser import MergePatchParser, StrictJSONParser, body_of
 from orchestrator.http.api.pagination import KeysetPages
@@ -72,9 +73,8 @@ class TenantQuotaViewSet(StrictQueryMixin, GenericViewSet):
         changed = quotas.set_quota(
             org_slug=tenant,
             job_type=job_type,
-            actor=client_of(request).actor,
+            cause=Cause(client_of(request).actor, source_address=client_address(request)),
             if_versions=if_match_tags(request),
-            source_address=client_address(request),
             **body.validated_data,
         )
         # As this request has left it: another one may have changed it since.

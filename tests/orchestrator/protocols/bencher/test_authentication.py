@@ -12,6 +12,7 @@ from django.urls import get_resolver
 from django.utils import timezone
 from rest_framework.request import Request
 
+from orchestrator.core.cause import Cause
 from orchestrator.http.errors.problems import ApiError
 from orchestrator.http.observability.log_redaction import redacted
 from orchestrator.protocols.bencher.authentication import (
@@ -157,13 +158,13 @@ def test_a_restored_runner_has_its_key_again(ada, runner):
 
 
 def test_a_revoked_runner_is_401(runner):
-    worker_state.set_worker_state(worker_id=runner.worker_id, state=WorkerState.REVOKED, actor=OPERATOR)
+    worker_state.set_worker_state(worker_id=runner.worker_id, state=WorkerState.REVOKED, cause=Cause(OPERATOR))
     assert refusal(f"Bearer {runner.token}") == (401, INVALID_KEY)
 
 
 @pytest.mark.parametrize("state", [WorkerState.DRAINING, WorkerState.MAINTENANCE])
 def test_a_drained_runner_is_authenticated(runner, state):
-    worker_state.set_worker_state(worker_id=runner.worker_id, state=state, actor=OPERATOR)
+    worker_state.set_worker_state(worker_id=runner.worker_id, state=state, cause=Cause(OPERATOR))
     assert authenticate_runner(f"Bearer {runner.token}", "rack-7").pk == runner.pk
 
 
@@ -359,7 +360,7 @@ def test_the_key_of_a_locked_user_is_403(db, is_jwt):
 @pytest.mark.parametrize("is_jwt", [True, False])
 def test_a_revoked_key_is_401(db, is_jwt):
     key = personal_key(make_server_admin(), is_jwt=is_jwt)
-    personal_keys.revoke_personal_key(key_id=PersonalKey.objects.get().pk, actor=OPERATOR, reason="leaked")
+    personal_keys.revoke_personal_key(key_id=PersonalKey.objects.get().pk, cause=Cause(OPERATOR, "leaked"))
     response = answer(f"Bearer {key}")
     error_of(response, 401)
     assert response["WWW-Authenticate"].startswith("Bearer ")
@@ -460,7 +461,7 @@ def test_keys_of_people_are_in_the_audit_log_without_the_key(db):
         assert digest_of(key) not in str(list(OperatorEvent.objects.values()))
     row = PersonalKey.objects.first()
     for _ in range(2):
-        personal_keys.revoke_personal_key(key_id=row.pk, actor=OPERATOR, reason="left")
+        personal_keys.revoke_personal_key(key_id=row.pk, cause=Cause(OPERATOR, "left"))
     assert list(OperatorEvent.objects.order_by("pk").values_list("action", "reason")) == [
         ("personal_key.created", ""),
         ("personal_key.created", ""),
@@ -536,12 +537,12 @@ def test_a_project_key_opens_no_native_endpoint_and_no_endpoint_of_people(db):
 def test_a_project_key_has_no_scopes_and_is_of_its_organization(db):
     project = ProjectFactory()
     row, key = credentials.create_api_token(
-        organization=project.organization, project=project, name="ci", scopes=[], actor=OPERATOR
+        organization=project.organization, project=project, name="ci", scopes=[], cause=Cause(OPERATOR)
     )
     assert re.fullmatch(r"bencher_run_[0-9A-Za-z]{30}", key)
     assert (row.scopes, OperatorEvent.objects.get().after["project"]) == ([], "web")
     for wrong in ({"organization": OrganizationFactory(), "scopes": []}, {"scopes": ["jobs:read"]}):
         arguments = {"organization": project.organization, "project": project, "name": "ci"} | wrong
         with pytest.raises(Invalid):
-            credentials.create_api_token(**arguments, actor=OPERATOR)
+            credentials.create_api_token(**arguments, cause=Cause(OPERATOR))
     assert ApiToken.objects.count() == 1

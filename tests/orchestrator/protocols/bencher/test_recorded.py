@@ -18,6 +18,7 @@ from websockets.sync.client import ClientConnection
 from websockets.sync.client import connect as websocket
 
 from leases.models import Lease
+from orchestrator.core.cause import Cause
 from orchestrator.protocols.bencher.channel.messages import parse_channel_frame
 from orchestrator.protocols.bencher.states import job_status
 from orchestrator.services import cancellation, expiry, runners
@@ -178,15 +179,15 @@ class Replay:
 
     def associate(self, runner: str, spec: str) -> None:
         worker_id, spec_uuid = self.runners[runner].worker_id, self.specs[spec].uuid
-        runners.add_runner_spec(worker_id=worker_id, spec_uuid=spec_uuid, actor=OPERATOR)
+        runners.add_runner_spec(worker_id=worker_id, spec_uuid=spec_uuid, cause=Cause(OPERATOR))
 
     def rotate(self, runner: str) -> None:
-        _, key = runners.rotate_runner_key(worker_id=self.runners[runner].worker_id, actor=OPERATOR)
+        _, key = runners.rotate_runner_key(worker_id=self.runners[runner].worker_id, cause=Cause(OPERATOR))
         number = sum(name.partition("#")[0] == runner for name in self.keys) + 1
         self.keys[f"{runner}#{number}"] = key
 
     def archive(self, runner: str, archived: bool) -> None:
-        runners.change_runner(worker_id=self.runners[runner].worker_id, archived=archived, actor=OPERATOR)
+        runners.change_runner(worker_id=self.runners[runner].worker_id, archived=archived, cause=Cause(OPERATOR))
 
     def submit(self, job: dict[str, Any]) -> None:
         values = {ATTRIBUTES.get(name, name): value for name, value in job.items() if name != "spec"}

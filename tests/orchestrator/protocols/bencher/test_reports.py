@@ -13,6 +13,7 @@ from django.db import OperationalError, connection, transaction
 from django.test import Client
 from django.utils import timezone
 
+from orchestrator.core.cause import Cause
 from orchestrator.protocols.bencher.reports import perf as views_perf
 from orchestrator.protocols.bencher.reports import streaming, views, wire
 from orchestrator.pubsub.log_hub import SourceUnavailable
@@ -505,7 +506,7 @@ def test_a_change_does_not_attach_a_spec_that_was_archived_meanwhile(project, me
     def find(*arguments, **options):
         found = original(*arguments, **options)
         if not connection.in_atomic_block:
-            hardware_specs.change_spec(spec_uuid=spec.uuid, archived=True, actor=OPERATOR)
+            hardware_specs.change_spec(spec_uuid=spec.uuid, archived=True, cause=Cause(OPERATOR))
         return found
 
     monkeypatch.setattr(views, "_find_testbed", find)

@@ -9,6 +9,7 @@ from django.apps import apps
 from django.db import connection
 from django.db.models import ProtectedError
 
+from orchestrator.core.cause import Cause
 from orchestrator.http.errors.problems import ApiError
 from orchestrator.protocols.bencher.authentication import authenticate_runner
 from orchestrator.services import claiming, heartbeat, worker_state
@@ -189,7 +190,7 @@ def test_archived_twice_is_archived_and_restored_twice_is_not(ada, runner):
 
 
 def test_restoring_a_runner_that_is_drained_leaves_it_drained(ada, runner):
-    worker_state.set_worker_state(worker_id=runner.worker_id, state=WorkerState.DRAINING, actor=OPERATOR)
+    worker_state.set_worker_state(worker_id=runner.worker_id, state=WorkerState.DRAINING, cause=Cause(OPERATOR))
     ada.call("PATCH", "/v0/runners/rack-7", {"archived": False})
     assert Worker.objects.get().state == WorkerState.DRAINING
 
@@ -212,7 +213,7 @@ def test_each_change_is_in_the_audit_log(ada, runner):
 
 
 def test_a_revoked_runner_cannot_be_changed(ada, runner):
-    worker_state.set_worker_state(worker_id=runner.worker_id, state=WorkerState.REVOKED, actor=OPERATOR)
+    worker_state.set_worker_state(worker_id=runner.worker_id, state=WorkerState.REVOKED, cause=Cause(OPERATOR))
     refused(lambda: ada.call("PATCH", "/v0/runners/rack-7", {"archived": False}), 409)
     refused(lambda: ada.post("/v0/runners/rack-7/key"), 409)
     assert ada.get("/v0/runners/rack-7").status_code == 200
@@ -221,8 +222,8 @@ def test_a_revoked_runner_cannot_be_changed(ada, runner):
 def test_an_archived_runner_changes_its_state_by_nothing_else(ada, runner):
     ada.call("PATCH", "/v0/runners/rack-7", {"archived": True})
     with pytest.raises(ResourceConflict, match="archived"):
-        worker_state.set_worker_state(worker_id=runner.worker_id, state=WorkerState.ACTIVE, actor=OPERATOR)
-    worker_state.set_worker_state(worker_id=runner.worker_id, state=WorkerState.REVOKED, actor=OPERATOR)
+        worker_state.set_worker_state(worker_id=runner.worker_id, state=WorkerState.ACTIVE, cause=Cause(OPERATOR))
+    worker_state.set_worker_state(worker_id=runner.worker_id, state=WorkerState.REVOKED, cause=Cause(OPERATOR))
     assert Worker.objects.get().state == WorkerState.REVOKED
 
 

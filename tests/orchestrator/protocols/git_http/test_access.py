@@ -7,6 +7,7 @@ import pytest
 from django.test import RequestFactory
 
 from leases.models import Lease
+from orchestrator.core.cause import Cause
 from orchestrator.job_tokens.claims import TokenPurpose
 from orchestrator.protocols.git_http.access import authorize
 from orchestrator.protocols.git_http.wire import GitRefusal
@@ -105,7 +106,7 @@ def expired_lease(running) -> None:
 
 
 def revoked_runner(running) -> None:
-    worker_state.set_worker_state(worker_id=running.worker.worker_id, state=WorkerState.REVOKED, actor=OPERATOR)
+    worker_state.set_worker_state(worker_id=running.worker.worker_id, state=WorkerState.REVOKED, cause=Cause(OPERATOR))
 
 
 @pytest.mark.parametrize("change", [ended, expired_lease, revoked_runner])

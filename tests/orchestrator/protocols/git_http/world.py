@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from leases.models import Lease
+from orchestrator.core.cause import Cause
 from orchestrator.job_tokens.claims import TokenPurpose, new_token, sign
 from orchestrator.services import batches, claiming
 from orchestrator.services.actions_runners import register_runner
@@ -79,7 +80,7 @@ def running_job(repository: Repository, commit: str = "5" * 40, *, now: datetime
         event="push",
     )
     PoolFactory()
-    runner, _, _ = register_runner(name=f"runner-{number}", actor=OPERATOR)
+    runner, _, _ = register_runner(name=f"runner-{number}", cause=Cause(OPERATOR))
     worker = runner.worker
     offered = offer(worker, job_types=("actions",))
     claimed = claiming.claim(worker=worker, offer=offered, acknowledge=False, now=now)

@@ -11,6 +11,7 @@ from urllib.parse import urlencode
 import pytest
 from django.test import Client
 
+from orchestrator.core.cause import Cause
 from orchestrator.http.auth.throttling import FailedAuthThrottle
 from orchestrator.protocols.github import authentication
 from orchestrator.services import credentials
@@ -31,7 +32,7 @@ def signature(secret: str, raw: bytes) -> str:
 
 
 def new_secret(project) -> str:
-    secret = credentials.rotate_webhook_secret(project_id=project.pk, actor=OPERATOR, reason="connect")[1]
+    secret = credentials.rotate_webhook_secret(project_id=project.pk, cause=Cause(OPERATOR, "connect"))[1]
     project.refresh_from_db()
     return secret
 

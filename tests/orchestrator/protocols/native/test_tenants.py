@@ -13,6 +13,7 @@ from django.urls import get_resolver
 
 from leases.models import Breaker, LimitScope
 from leases.scheduling.limits import LimitTarget
+from orchestrator.core.cause import Cause
 from orchestrator.http.observability.routes import _template
 from orchestrator.incidents.models import Incident
 from orchestrator.ingest.models import Run
@@ -342,8 +343,8 @@ def make_tenants():
         run_id="run_a", job_id=job.job_ulid, org_slug=mine.slug, project_slug="web", worker_id=holder.worker_id,
         payload={}, payload_sha256="0" * 64,
     )  # fmt: skip
-    limit = limits.set_limit(org_slug=mine.slug, max_active=5, actor=ALICE, reason="mine")
-    limits.pause(subject=LimitTarget(LimitScope.PROJECT, mine.slug, "web"), actor=ALICE, reason="mine")
+    limit = limits.set_limit(org_slug=mine.slug, max_active=5, cause=Cause(ALICE, "mine"))
+    limits.pause(subject=LimitTarget(LimitScope.PROJECT, mine.slug, "web"), cause=Cause(ALICE, "mine"))
     Breaker.objects.create(org_slug=mine.slug, job_type="runtime", state="open", limit_id=limit.pk)
     incident = Incident.objects.create(
         kind="breaker", org_slug=mine.slug, job_type="runtime", summary="mine", opened_at=job.created_at
@@ -359,7 +360,7 @@ def make_tenants():
     )
     ids = {"job_id": job.job_ulid, "run_id": "run_a", "lease_id": lease.lease_ulid, "limit_id": str(limit.pk)}
     ids |= {"org_slug": mine.slug, "pool": job.pool, "name": "TOKEN", "job_type": "scan"}
-    payload_schemas.set_payload_schema(organization=mine, job_type="scan", document={}, actor=ALICE)
+    payload_schemas.set_payload_schema(organization=mine, job_type="scan", document={}, cause=Cause(ALICE))
     ids |= {"pack_id": "simple", "version": register(mine, SIMPLE_PLAN, "simple").version}
     ids |= {"artifact_id": NOT_THERE["artifact_id"]}
     ids |= {"incident_id": incident.incident_ulid, "quota_id": f"{mine.slug}:*"}

@@ -7,6 +7,7 @@ import pytest
 from django.test import Client
 
 from orchestrator.artifacts.storage import artifact_storage
+from orchestrator.core.cause import Cause
 from orchestrator.identity.tokens import key_set
 from orchestrator.secrets.masks import masks_of
 from orchestrator.secrets.operations import set_secret, set_variable
@@ -87,7 +88,7 @@ class TestUpload:
 
     def test_a_name_with_a_secret_of_the_job_is_400_and_is_stored_nowhere(self, runner, run):
         organization = Repository.objects.get().project.organization
-        set_secret(organization=organization, repository=None, name="A", value="Hunter2-key", actor=ALICE)
+        set_secret(organization=organization, repository=None, name="A", value="Hunter2-key", cause=Cause(ALICE))
         claimed = runner.client.claim()
         assert claimed.run().status_code == 200
         assert upload(claimed, name="Hunter2").status_code == 201, "the beginning of a secret alone"
@@ -120,7 +121,7 @@ class TestClaim:
         found = start_run()
         repository = Repository.objects.get()
         organization = repository.project.organization
-        scope = {"organization": organization, "actor": ALICE}
+        scope = {"organization": organization, "cause": Cause(ALICE)}
         set_secret(name="TOKEN", value="of-organization", repository=None, **scope)
         set_secret(name="TOKEN", value="hunter2", repository=repository, **scope)
         set_variable(name="REGION", value="eu", repository=repository, **scope)
@@ -133,13 +134,13 @@ class TestClaim:
     def test_a_pull_request_gets_none(self, runner):
         start_run(event="pull_request")
         organization = Repository.objects.get().project.organization
-        set_secret(organization=organization, repository=None, name="A", value="hunter2", actor=ALICE)
+        set_secret(organization=organization, repository=None, name="A", value="hunter2", cause=Cause(ALICE))
         job = runner.client.claim().job
         assert (job["secrets"], job["mask_values"], job["variables"]) == (None, None, None)
 
     def test_a_secret_that_does_not_open_is_500_and_the_job_stays_queued(self, runner, run):
         organization = Repository.objects.get().project.organization
-        set_secret(organization=organization, repository=None, name="A", value="hunter2", actor=ALICE)
+        set_secret(organization=organization, repository=None, name="A", value="hunter2", cause=Cause(ALICE))
         sealed = bytes(Secret.objects.get().sealed)
         Secret.objects.update(sealed=sealed[:-1] + bytes([sealed[-1] ^ 1]))
         text = error_of(runner.client.heartbeat(), 500)

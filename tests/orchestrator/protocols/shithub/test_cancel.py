@@ -5,6 +5,7 @@ import base64
 import pytest
 from django.test import Client
 
+from orchestrator.core.cause import Cause
 from orchestrator.protocols.shithub.clients.authentication import SCOPES_HEADER
 from orchestrator.services import credentials, expiry
 from runtime_jobs.models import ApiToken, Job
@@ -127,7 +128,7 @@ def test_without_a_token_the_challenge_names_no_error(run):
 
 
 def test_a_revoked_token_is_401(run, token):
-    credentials.revoke_api_token(token_id=ApiToken.objects.get().pk, actor=OPERATOR, reason="test")
+    credentials.revoke_api_token(token_id=ApiToken.objects.get().pk, cause=Cause(OPERATOR, "test"))
     error_of(Caller(token).post(path(run.job)), 401)
 
 

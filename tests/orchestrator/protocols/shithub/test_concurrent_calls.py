@@ -10,6 +10,7 @@ from django.db import connection
 
 from leases.models import Lease
 from orchestrator.audit.runner import run_audit
+from orchestrator.core.cause import Cause
 from orchestrator.job_tokens.models import UsedToken
 from orchestrator.services import actions_runners, limits
 from runtime_jobs.models import Job
@@ -108,7 +109,7 @@ def test_runners_of_one_project_share_its_limit():
     start_run(repository, [actions_spec(job_key=f"j{n}") for n in range(12)])
     project = repository.project
     limits.set_project_limit(
-        org_slug=project.organization.slug, project_slug=project.slug, max_active=3, actor=OPERATOR, reason="cap"
+        org_slug=project.organization.slug, project_slug=project.slug, max_active=3, cause=Cause(OPERATOR, "cap")
     )
     runners = [register(f"runner-{n}", capacity=10) for n in range(4)]
     acts = [lambda one=one: client_like(one.client).heartbeat(capacity=10) for one in runners for _ in range(4)]
@@ -182,7 +183,7 @@ def test_a_report_and_a_revocation_at_once_leave_one_end():
         claimed.run()
         claimed.runner = client_like(runner.client)
         response, _ended = at_once(
-            claimed.end, lambda name=name: actions_runners.revoke_runner(name=name, actor=OPERATOR, reason="race")
+            claimed.end, lambda name=name: actions_runners.revoke_runner(name=name, cause=Cause(OPERATOR, "race"))
         )
         started.job.refresh_from_db()
         assert started.job.is_final

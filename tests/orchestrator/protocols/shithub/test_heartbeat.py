@@ -11,6 +11,7 @@ from leases.models import Lease
 from leases.scheduling.claims import ClaimResult, claim_jobs
 from leases.states import LeaseState
 from orchestrator.core import counters
+from orchestrator.core.cause import Cause
 from orchestrator.core.datetimes import parse_timestamp
 from orchestrator.core.sealing import SealedValueError
 from orchestrator.job_tokens.claims import TokenPurpose, verify
@@ -222,12 +223,12 @@ def test_a_job_whose_cancel_was_requested_counts_until_it_has_ended(runner):
 
 
 def test_a_drained_runner_is_recorded_and_gets_no_job(runner, run):
-    worker_state.set_worker_state(worker_id=runner.worker_id, state=WorkerState.DRAINING, actor=OPERATOR)
+    worker_state.set_worker_state(worker_id=runner.worker_id, state=WorkerState.DRAINING, cause=Cause(OPERATOR))
     assert runner.client.heartbeat(version="9").status_code == 204
     runner.row.refresh_from_db()
     assert runner.row.version == "9"
     assert Worker.objects.get(pk=runner.row.pk).last_seen_at is not None
-    worker_state.set_worker_state(worker_id=runner.worker_id, state=WorkerState.ACTIVE, actor=OPERATOR)
+    worker_state.set_worker_state(worker_id=runner.worker_id, state=WorkerState.ACTIVE, cause=Cause(OPERATOR))
     assert runner.client.heartbeat().status_code == 200
 
 
@@ -368,7 +369,7 @@ def test_a_registration_token_that_does_not_count_any_more_is_401(runner, run, c
     elif cause == "expires now":
         RegistrationToken.objects.update(expires_at=database_now())
     else:
-        actions_runners.revoke_runner(name="runner-1", actor=OPERATOR)
+        actions_runners.revoke_runner(name="runner-1", cause=Cause(OPERATOR))
     with nothing_lost():
         error_of(runner.client.heartbeat(), 401)
 
@@ -380,7 +381,7 @@ def test_a_runner_that_is_revoked_between_the_check_and_the_claim_gets_no_job(mo
 
     def revoke_after(header):
         found = check(header)
-        actions_runners.revoke_runner(name="runner-1", actor=OPERATOR)
+        actions_runners.revoke_runner(name="runner-1", cause=Cause(OPERATOR))
         return found
 
     monkeypatch.setattr(views, "authenticate_runner", revoke_after)

@@ -13,6 +13,7 @@ import pytest
 import requests
 
 from config.paths import BASE_DIR
+from orchestrator.core.cause import Cause
 from orchestrator.repositories.operations import add_repository
 from runtime_jobs.models import LogChunk, StepLog
 from tests.factories import OPERATOR, api_token
@@ -114,7 +115,9 @@ def test_a_push_is_executed_and_its_log_is_stored_in_objects(story_installation,
     project = ready("pushed", configured_command=[], repositories=["pushed/web"])
     origin = Origin(Path(story_installation.environment["REPOSITORY_ROOT"]) / "pushed.git")
     commit = origin.commit({FILE: WORKFLOW, "README": b"of the pushed commit\n"})
-    add_repository(project=project, full_name="pushed/web", origin=str(origin.path), is_private=True, actor=OPERATOR)
+    add_repository(
+        project=project, full_name="pushed/web", origin=str(origin.path), is_private=True, cause=Cause(OPERATOR)
+    )
     scene.start_runner("of-pushes")
     secret = new_secret(project)
     assert [push(story_installation, secret, commit) for _ in range(2)] == [202, 202]

@@ -15,6 +15,7 @@ from django.db import connection, transaction
 
 from leases.models import Lease
 from orchestrator.audit.runner import run_audit
+from orchestrator.core.cause import Cause
 from orchestrator.job_tokens.models import UsedToken
 from orchestrator.services import actions_runners, batches, cancellation, expiry
 from runtime_jobs.db_time import database_now
@@ -62,7 +63,7 @@ class Race:
         return RunnerClient(self.claimed.runner.registration).heartbeat(labels=["none"], active_job_ids=[])
 
     def revoke(self) -> Any:
-        return actions_runners.revoke_runner(name=self.name, actor=OPERATOR, reason="race")
+        return actions_runners.revoke_runner(name=self.name, cause=Cause(OPERATOR, "race"))
 
     def cancel(self, deadline_seconds: float = 30) -> Any:
         return cancellation.cancel(job_ulid=self.job_ulid, actor=OPERATOR, deadline_seconds=deadline_seconds)
@@ -192,7 +193,7 @@ def test_a_claim_against_the_revocation_of_its_runner(first):
     started = start_run()
     acts = {
         "claim": lambda: RunnerClient(runner.client.registration).heartbeat(),
-        "revoke runner": lambda: actions_runners.revoke_runner(name="runner-1", actor=OPERATOR, reason="race"),
+        "revoke runner": lambda: actions_runners.revoke_runner(name="runner-1", cause=Cause(OPERATOR, "race")),
     }
     order = [first, *(name for name in acts if name != first)]
     in_order(started.job.job_ulid, *(acts[name] for name in order))

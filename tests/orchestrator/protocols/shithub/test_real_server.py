@@ -20,6 +20,7 @@ from django.db import connection, transaction
 
 from config.paths import BASE_DIR
 from leases.models import Lease
+from orchestrator.core.cause import Cause
 from orchestrator.core.metrics_aggregation import EventCounter
 from orchestrator.core.metrics_models import Count
 from orchestrator.job_tokens.models import UsedToken
@@ -65,7 +66,7 @@ def servers(environment, tmp_path_factory) -> Iterator[list[Server]]:
 def token(db) -> str:
     """The registration token of a runner."""
     PoolFactory()
-    _, _, found = actions_runners.register_runner(name="runner-1", actor=OPERATOR)
+    _, _, found = actions_runners.register_runner(name="runner-1", cause=Cause(OPERATOR))
     return found
 
 
@@ -330,7 +331,7 @@ def test_the_counters_of_a_session_are_the_same_in_both_processes(
     EventCounter().go_on()  # counts from now on
     repository = make_repository()
     organization = repository.project.organization
-    set_secret(organization=organization, repository=repository, name="A", value="hunter2", actor=OPERATOR)
+    set_secret(organization=organization, repository=repository, name="A", value="hunter2", cause=Cause(OPERATOR))
     start_run(repository, [actions_spec(), actions_spec(job_key="other")])
     waiting = start_run(repository, [actions_spec(job_key="third")])
     claimed = claim(first, printed_token)

@@ -9,6 +9,7 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from orchestrator.core import counters
+from orchestrator.core.cause import Cause
 from orchestrator.services.actions_runners import DEFAULT_LABELS
 from runtime_jobs.db_time import database_now
 from runtime_jobs.models import OperatorEvent
@@ -215,4 +216,4 @@ def test_a_runner_of_workflow_jobs_gets_no_token_of_the_native_api():
 
     registered()
     with pytest.raises(ResourceConflict, match="registration token"):
-        worker_state.rotate_worker_token(worker_id=Worker.objects.get().worker_id, actor=OPERATOR)
+        worker_state.rotate_worker_token(worker_id=Worker.objects.get().worker_id, cause=Cause(OPERATOR))

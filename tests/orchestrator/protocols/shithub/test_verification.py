@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from django.db import OperationalError
 
 from orchestrator.core import counters
+from orchestrator.core.cause import Cause
 from orchestrator.core.sealing import SealedValueError, derived_keys
 from orchestrator.http.asgi.responses import overloaded
 from orchestrator.job_tokens import verification
@@ -190,7 +191,7 @@ def test_step_6_a_token_of_another_job_of_the_same_runner_is_404(runner, path):
 
 @pytest.mark.parametrize("path", CALLS)
 def test_step_7_a_revoked_runner_is_401(claimed, path):
-    actions_runners.revoke_runner(name="runner-1", actor=OPERATOR)
+    actions_runners.revoke_runner(name="runner-1", cause=Cause(OPERATOR))
     with nothing_lost():
         error_of(call(claimed, path), 401)
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from orchestrator.core.cause import Cause
 from orchestrator.core.unit_of_work import UnitOfWork
 from orchestrator.services import actions_runners, batches
 from orchestrator.services.batches import BatchJob, BatchSubmission
@@ -98,5 +99,5 @@ class RegisteredRunner:
 def register(name: str = "runner-1", **options: Any) -> RegisteredRunner:
     """A new runner of the pool of all projects."""
     PoolFactory()
-    row, _, token = actions_runners.register_runner(name=name, actor=OPERATOR, **options)
+    row, _, token = actions_runners.register_runner(name=name, cause=Cause(OPERATOR), **options)
     return RegisteredRunner(row, RunnerClient(token))

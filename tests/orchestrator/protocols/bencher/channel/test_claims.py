@@ -8,6 +8,7 @@ import pytest
 from django.db import OperationalError
 
 from leases.models import Lease
+from orchestrator.core.cause import Cause
 from orchestrator.http.asgi.thread_pools import ThreadPool
 from orchestrator.images.tokens import verify_pull_token
 from orchestrator.protocols.bencher.channel import claims
@@ -82,7 +83,7 @@ def test_an_archived_runner_gets_no_job():
     spec = new_spec()
     runner = new_runner(spec)
     order(spec)
-    change_runner(worker_id=runner.worker_id, archived=True, actor=OPERATOR)
+    change_runner(worker_id=runner.worker_id, archived=True, cause=Cause(OPERATOR))
     assert claim_for_runner(runner).claimed is None
 
 

@@ -19,6 +19,7 @@ import pytest
 
 from leases.models import Lease
 from orchestrator.audit.runner import run_audit
+from orchestrator.core.cause import Cause
 from orchestrator.core.db_scope import release_connection_after
 from orchestrator.core.row_batches import RowRunner
 from orchestrator.http.errors.problems import ApiError
@@ -147,11 +148,11 @@ def read(stage):
 
 
 def rotated(stage):
-    runners.rotate_runner_key(worker_id=stage.runner.worker_id, actor=OPERATOR)
+    runners.rotate_runner_key(worker_id=stage.runner.worker_id, cause=Cause(OPERATOR))
 
 
 def archived(stage):
-    runners.change_runner(worker_id=stage.runner.worker_id, archived=True, actor=OPERATOR)
+    runners.change_runner(worker_id=stage.runner.worker_id, archived=True, cause=Cause(OPERATOR))
 
 
 MESSAGES = (completed, late, foreign, failed, stopped, beat, running, ready)
@@ -199,7 +200,7 @@ def settle(scene: Stage) -> None:
     if not row(scene.leased).is_final:
         expired(scene)
         ended(scene)
-    runners.change_runner(worker_id=scene.runner.worker_id, archived=False, actor=OPERATOR)
+    runners.change_runner(worker_id=scene.runner.worker_id, archived=False, cause=Cause(OPERATOR))
 
 
 def assert_one_end(scene: Stage) -> None:
@@ -250,7 +251,7 @@ def claimed_by_another(stage):
 
 def parted(stage):
     """The runner no longer provides the hardware spec."""
-    runners.remove_runner_spec(worker_id=stage.runner.worker_id, spec_uuid=stage.spec.uuid, actor=OPERATOR)
+    runners.remove_runner_spec(worker_id=stage.runner.worker_id, spec_uuid=stage.spec.uuid, cause=Cause(OPERATOR))
 
 
 def connected(stage):
@@ -312,7 +313,7 @@ def assert_restored(scene: Stage, pair, found: list[Any]) -> None:
     if job.state not in FINAL_STATES:
         cancellation.cancel(job_ulid=job.job_ulid, actor=ALICE, deadline_seconds=60)
     assert row(scene.waiting).state in FINAL_STATES
-    runners.change_runner(worker_id=scene.runner.worker_id, archived=False, actor=OPERATOR)
+    runners.change_runner(worker_id=scene.runner.worker_id, archived=False, cause=Cause(OPERATOR))
     WorkerSpec.objects.get_or_create(worker=scene.runner, spec=scene.spec)
 
 
@@ -321,4 +322,4 @@ def assert_rotated(runner: Worker) -> None:
     with pytest.raises(ApiError) as refusal:
         authenticate_runner(f"Bearer {runner.token}", runner.slug)
     assert refusal.value.status == 401
-    _, runner.token = runners.rotate_runner_key(worker_id=runner.worker_id, actor=OPERATOR)
+    _, runner.token = runners.rotate_runner_key(worker_id=runner.worker_id, cause=Cause(OPERATOR))

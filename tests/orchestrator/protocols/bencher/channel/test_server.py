@@ -15,6 +15,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect as websocket
 
 from leases.models import Lease
+from orchestrator.core.cause import Cause
 from orchestrator.protocols.bencher.states import job_status
 from orchestrator.services import cancellation, expiry, runners
 from runtime_jobs.db_time import database_now
@@ -304,11 +305,11 @@ def test_handshakes_without_a_valid_key_are_401(server, spec, runner):
 def test_an_archived_runner_is_refused_and_its_open_socket_gets_no_job(server, spec, runner):
     with channel(server, runner) as line:
         assert line.ask("ready", poll_timeout=1) == {"event": "no_job"}
-        runners.change_runner(worker_id=runner.worker_id, archived=True, actor=OPERATOR)
+        runners.change_runner(worker_id=runner.worker_id, archived=True, cause=Cause(OPERATOR))
         assert refused(server, f"{runner.slug}/channel", runner.token) == 401
         order(spec)
         assert line.ask("ready", poll_timeout=1) == {"event": "no_job"}
-        runners.change_runner(worker_id=runner.worker_id, archived=False, actor=OPERATOR)
+        runners.change_runner(worker_id=runner.worker_id, archived=False, cause=Cause(OPERATOR))
     with channel(server, runner) as line:
         assert line.ask("ready", poll_timeout=5)["event"] == "job"
 

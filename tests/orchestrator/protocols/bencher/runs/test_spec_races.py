@@ -7,6 +7,7 @@ import pytest
 from django.db import connection
 from django.utils import timezone
 
+from orchestrator.core.cause import Cause
 from orchestrator.protocols.bencher.runs import operation
 from orchestrator.results.models import Report, Testbed
 from orchestrator.services import hardware_specs
@@ -43,11 +44,11 @@ def elsewhere(call):
 
 
 def archive(spec: HardwareSpec) -> HardwareSpec:
-    return hardware_specs.change_spec(spec_uuid=spec.uuid, archived=True, actor=OPERATOR)
+    return hardware_specs.change_spec(spec_uuid=spec.uuid, archived=True, cause=Cause(OPERATOR))
 
 
 def delete(spec: HardwareSpec) -> None:
-    hardware_specs.delete_spec(spec_uuid=spec.uuid, actor=OPERATOR)
+    hardware_specs.delete_spec(spec_uuid=spec.uuid, cause=Cause(OPERATOR))
 
 
 @pytest.mark.parametrize("change", [archive, delete])

@@ -4,6 +4,7 @@ from datetime import timedelta
 
 import pytest
 
+from orchestrator.core.cause import Cause
 from orchestrator.incidents import incident_mode
 from orchestrator.incidents.models import Incident
 from orchestrator.services import job_end
@@ -135,5 +136,5 @@ class TestIncidentMode:
     def test_it_needs_the_scope(self, organization):
         reader = with_scopes(organization, Scope.ORCH_READ)
         refused(lambda: reader.post("/v1/incident-modes", self.body()), 403, "insufficient_scope")
-        incident_mode.begin_incident_mode(org_slug=ORG, reason="x", until=database_now() + timedelta(hours=1), actor=CI)
+        incident_mode.begin_incident_mode(org_slug=ORG, cause=Cause(CI, "x"), until=database_now() + timedelta(hours=1))
         refused(lambda: reader.post("/v1/incident-modes/end", {"org_slug": ORG, **WHY}), 403, "insufficient_scope")

@@ -11,6 +11,7 @@ from django.utils import timezone
 
 from leases.models import Limit, LimitKind, LimitScope
 from leases.scheduling.limits import LimitTarget
+from orchestrator.core.cause import Cause
 from orchestrator.incidents import breakers
 from orchestrator.protocols.delta.runners.leases import claim_for_runner
 from orchestrator.selectors.pending_reasons import service
@@ -154,16 +155,16 @@ class TestTheReasonThatHoldsLongest:
     @pytest.mark.parametrize("kind", ["at once", "rate"])
     def test_a_limit_before_no_worker_alive(self, why, project, kind):
         if kind == "at once":
-            limits.set_limit(org_slug="sandtrace", max_active=1, actor=OPERATOR, reason="x")
+            limits.set_limit(org_slug="sandtrace", max_active=1, cause=Cause(OPERATOR, "x"))
         else:
-            limits.set_rate(org_slug="sandtrace", per_hour=1, actor=OPERATOR, reason="x")
+            limits.set_rate(org_slug="sandtrace", per_hour=1, cause=Cause(OPERATOR, "x"))
         submitted(project)
         claimed(WorkerFactory(last_seen_at=None))
         code = "organization_limit" if kind == "at once" else "rate_limited"
         assert why(submitted(project))["code"] == code
 
     def test_what_no_worker_offers_before_a_limit(self, why, project):
-        limits.set_limit(org_slug="sandtrace", max_active=1, actor=OPERATOR, reason="x")
+        limits.set_limit(org_slug="sandtrace", max_active=1, cause=Cause(OPERATOR, "x"))
         submitted(project)
         claimed(alive())
         job = submitted(project)
@@ -260,7 +261,7 @@ def test_a_worker_that_gave_it_back_as_too_weak_does_not_count(why, project):
 
 def test_organization_limit_before_and_after_a_claim_has_met_it(why, project):
     worker = alive()
-    limits.set_limit(org_slug="sandtrace", job_type="runtime", max_active=1, actor=OPERATOR, reason="x")
+    limits.set_limit(org_slug="sandtrace", job_type="runtime", max_active=1, cause=Cause(OPERATOR, "x"))
     submitted(project)
     claimed(worker)
     waiting = submitted(project)
@@ -276,7 +277,7 @@ def test_organization_limit_before_and_after_a_claim_has_met_it(why, project):
 
 def test_another_types_limit_holds_nobody_else(why, project):
     alive()
-    limits.set_limit(org_slug="sandtrace", job_type="steps", max_active=0, actor=OPERATOR, reason="x")
+    limits.set_limit(org_slug="sandtrace", job_type="steps", max_active=0, cause=Cause(OPERATOR, "x"))
     assert why(submitted(project))["code"] == "behind"
     assert why(submitted_steps(project))["code"] == "organization_limit"
 
@@ -313,7 +314,7 @@ def test_a_concurrency_group_is_a_limit_of_the_organization(why, project):
 
 
 def test_the_emergency_lane_has_its_own_limit(why, project):
-    limits.set_limit(org_slug="sandtrace", max_active=1, kind=LimitKind.EMERGENCY, actor=OPERATOR, reason="x")
+    limits.set_limit(org_slug="sandtrace", max_active=1, kind=LimitKind.EMERGENCY, cause=Cause(OPERATOR, "x"))
     result = why(busy_with(project, priority=EMERGENCY))
     assert (result["code"], result["limit"]["kind"]) == ("organization_limit", "emergency")
     assert result["message"] == "sandtrace may run at most 1 emergency job at once."
@@ -328,7 +329,7 @@ def test_source_address_limit(why, organization, project):
 
 
 def test_rate_limited_says_when_the_next_one_may_start(why, project):
-    limits.set_rate(org_slug="sandtrace", per_hour=2, burst=1, actor=OPERATOR, reason="x")
+    limits.set_rate(org_slug="sandtrace", per_hour=2, burst=1, cause=Cause(OPERATOR, "x"))
     result = why(busy_with(project))
     assert (result["code"], result["limit"]["per_hour"]) == ("rate_limited", 2)
     wait = datetime.fromisoformat(result["next_at"]) - timezone.now()
@@ -338,7 +339,7 @@ def test_rate_limited_says_when_the_next_one_may_start(why, project):
 
 def test_a_throttle_says_who_and_why(why, project):
     subject = LimitTarget(LimitScope.PROJECT, "sandtrace", "web")
-    limits.throttle(subject=subject, per_hour=1, actor=OPERATOR, reason="the registry is slow")
+    limits.throttle(subject=subject, per_hour=1, cause=Cause(OPERATOR, "the registry is slow"))
     result = why(busy_with(project))
     assert (result["code"], result["limit"]["kind"]) == ("rate_limited", "throttle")
     words = "The project sandtrace/web is throttled to 1 start an hour by olga (the registry is slow); the next at 20"
@@ -362,7 +363,7 @@ UNTIL = datetime(2100, 1, 1, 12, tzinfo=UTC)
 def test_pool_paused_says_by_whom_until_when_and_why(why, project, subject, whose):
     """Also of what else can be paused: the list of codes is closed, and `limit` says what it is."""
     alive()
-    limits.pause(subject=subject, actor=OPERATOR, reason="new racks", until=UNTIL)
+    limits.pause(subject=subject, cause=Cause(OPERATOR, "new racks"), until=UNTIL)
     assert why(submitted(project)) == {
         "code": "pool_paused",
         "message": f"{whose} paused by olga until 2100-01-01 12:00:00 UTC (new racks).",
@@ -376,15 +377,15 @@ def test_pool_paused_says_by_whom_until_when_and_why(why, project, subject, whos
 def test_a_pause_that_is_over_holds_nobody(why, project):
     alive()
     subject = LimitTarget(LimitScope.POOL, "", "shared-linux")
-    limits.pause(subject=subject, actor=OPERATOR, reason="x", until=UNTIL)
+    limits.pause(subject=subject, cause=Cause(OPERATOR, "x"), until=UNTIL)
     Limit.objects.update(until=timezone.now())
     assert why(submitted(project))["code"] == "behind"
 
 
 def test_another_pools_pause_holds_nobody_here(why, project):
     alive()
-    limits.pause(subject=LimitTarget(LimitScope.POOL, "", "elsewhere"), actor=OPERATOR, reason="x")
-    limits.pause(subject=LimitTarget(LimitScope.JOB_TYPE, "", "steps"), actor=OPERATOR, reason="x")
+    limits.pause(subject=LimitTarget(LimitScope.POOL, "", "elsewhere"), cause=Cause(OPERATOR, "x"))
+    limits.pause(subject=LimitTarget(LimitScope.JOB_TYPE, "", "steps"), cause=Cause(OPERATOR, "x"))
     assert why(submitted(project))["code"] == "behind"
 
 
@@ -420,18 +421,18 @@ def test_while_one_is_tried_the_others_wait_for_it(why, project, settings):
 
 def test_of_several_the_first_one_is_reported(why, project, settings):
     failing(project, settings)
-    limits.set_limit(org_slug="sandtrace", max_active=0, actor=OPERATOR, reason="x")
+    limits.set_limit(org_slug="sandtrace", max_active=0, cause=Cause(OPERATOR, "x"))
     job = submitted(project)
     demanding(job, requirements=["gpu"])
     result = [why(job)["code"]]
-    limits.pause(subject=LimitTarget(LimitScope.POOL, "", "shared-linux"), actor=OPERATOR, reason="x")
+    limits.pause(subject=LimitTarget(LimitScope.POOL, "", "shared-linux"), cause=Cause(OPERATOR, "x"))
     result.insert(0, why(job)["code"])
-    limits.resume(subject=LimitTarget(LimitScope.POOL, "", "shared-linux"), actor=OPERATOR, reason="x")
-    breakers.reset_breaker(org_slug="sandtrace", job_type="runtime", actor=OPERATOR, reason="x")
+    limits.resume(subject=LimitTarget(LimitScope.POOL, "", "shared-linux"), cause=Cause(OPERATOR, "x"))
+    breakers.reset_breaker(org_slug="sandtrace", job_type="runtime", cause=Cause(OPERATOR, "x"))
     result.append(why(job)["code"])
     demanding(job, requirements=["linux"])
     result.append(why(job)["code"])
-    limits.set_limit(org_slug="sandtrace", max_active=None, actor=OPERATOR, reason="x")
+    limits.set_limit(org_slug="sandtrace", max_active=None, cause=Cause(OPERATOR, "x"))
     result.append(why(job)["code"])
     assert result == ["pool_paused", "breaker_open", "no_matching_worker", "organization_limit", "behind"]
 
@@ -462,7 +463,7 @@ def test_what_does_not_wait_has_no_reason(why, project):
 
 def test_a_page_costs_as_many_queries_as_one_row(alice, project):
     alive()
-    limits.set_limit(org_slug="sandtrace", max_active=0, actor=OPERATOR, reason="x")
+    limits.set_limit(org_slug="sandtrace", max_active=0, cause=Cause(OPERATOR, "x"))
     first = submitted(project)
     submitted(project, depends_on=(first,))
     with CaptureQueriesContext(connection) as few:

@@ -4,6 +4,7 @@ import pytest
 from django.db import connection
 
 from leases.models import Lease
+from orchestrator.core.cause import Cause
 from orchestrator.services import worker_state
 from tests.api_client import Caller, refused
 from tests.factories import OPERATOR, PoolFactory, WorkerFactory, demanding, submitted
@@ -88,7 +89,7 @@ def test_a_worker_that_understands_other_types_does_not_get_it(wendy, worker, jo
 
 @pytest.mark.parametrize("state", [WorkerState.DRAINING, WorkerState.MAINTENANCE])
 def test_a_worker_that_drains_gets_nothing_new(wendy, worker, job, state):
-    worker_state.set_worker_state(worker_id=worker.worker_id, state=state, actor=OPERATOR)
+    worker_state.set_worker_state(worker_id=worker.worker_id, state=state, cause=Cause(OPERATOR))
     assert wendy.post(LEASES, body(worker)).status_code == 204
 
 

@@ -12,6 +12,7 @@ import requests
 from django.db import connection
 
 from leases.models import Lease
+from orchestrator.core.cause import Cause
 from orchestrator.maintenance.leases import sweep
 from orchestrator.pubsub import hub
 from orchestrator.services import job_end, worker_state
@@ -140,7 +141,7 @@ def test_a_worker_that_was_revoked_while_it_waited_gets_nothing(server, project)
         waiting = threads.submit(claim, server, worker, 30)
         waiting_at(server, 1)
         worker_state.set_worker_state(
-            worker_id=worker.worker_id, state=WorkerState.REVOKED, actor=OPERATOR, reason="lost"
+            worker_id=worker.worker_id, state=WorkerState.REVOKED, cause=Cause(OPERATOR, "lost")
         )
         submitted(project)
         call()

@@ -3,6 +3,7 @@
 import pytest
 
 from orchestrator.audit.runner import run_audit
+from orchestrator.core.cause import Cause
 from orchestrator.incidents.models import Incident
 from orchestrator.incidents.operations import resolve_incident
 from orchestrator.services import job_end
@@ -45,7 +46,7 @@ def test_repeated_failures_are_one_incident_until_it_is_resolved(wendy, worker, 
     for page in ("/admin/orchestrator/incident/", f"/admin/orchestrator/incident/{incident.pk}/change/"):
         assert worker.slug in admin_client.get(page, follow=True).content.decode()
     assert alice.get("/v1/incidents").json()["results"] == []  # a tenant learns nothing of machines
-    resolve_incident(incident_ulid=incident.incident_ulid, actor=OPERATOR)
+    resolve_incident(incident_ulid=incident.incident_ulid, cause=Cause(OPERATOR))
     wendy.post(UNREADY, FAILURES)
     assert Incident.objects.unresolved().count() == 1
     assert run_audit(chains=True) == []

@@ -4,6 +4,7 @@ from django.contrib.auth.models import Permission, User
 from django.test import Client
 
 from leases.models import Breaker, Limit
+from orchestrator.core.cause import Cause
 from orchestrator.incidents import breakers
 from orchestrator.services import job_end, limits
 from runtime_jobs.events import Actor
@@ -61,7 +62,7 @@ def lift(caller, limit, version=1):
 
 
 def by_operator(**terms) -> Limit:
-    return limits.set_limit(org_slug=ORG, max_active=5, actor=OPERATOR, reason="night", **terms)
+    return limits.set_limit(org_slug=ORG, max_active=5, cause=Cause(OPERATOR, "night"), **terms)
 
 
 def broken(org_slug: str) -> Breaker:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from orchestrator.core.cause import Cause
 from orchestrator.incidents import breakers
 from runtime_jobs.errors import NotFound
 from runtime_jobs.models.tenants import Scope
@@ -46,4 +47,4 @@ class TestBreakers:
 
 def test_a_verb_says_so_where_nothing_is_there(db):
     with pytest.raises(NotFound):
-        breakers.reset_breaker(org_slug=ORG, job_type="runtime", actor=CI, reason="test")
+        breakers.reset_breaker(org_slug=ORG, job_type="runtime", cause=Cause(CI, "test"))

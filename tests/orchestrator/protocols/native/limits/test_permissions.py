@@ -4,6 +4,7 @@ import pytest
 
 from leases.models import Limit, LimitKind, LimitScope
 from leases.scheduling.limits import LimitTarget
+from orchestrator.core.cause import Cause
 from orchestrator.services import limits
 from runtime_jobs.errors import OperatorOnly
 from runtime_jobs.models.tenants import Scope
@@ -59,7 +60,7 @@ class TestWhoMaySetLimits:
         """The operation itself checks under the advisory lock: what a view has read may be outdated."""
         by_operator()
         with pytest.raises(OperatorOnly):
-            limits.set_limit(org_slug=ORG, max_active=9, actor=CI, reason="mine")
+            limits.set_limit(org_slug=ORG, max_active=9, cause=Cause(CI, "mine"))
 
     def test_emergencies_are_operators(self, alice, olga):
         refused(lambda: alice.post("/v1/limits", EMERGENCY), 403, "operator_only")
@@ -92,8 +93,8 @@ class TestWhoMaySetLimits:
         refused(lambda: olga.post("/v1/limits", RATE | {"org_slug": "nobody"}), 404, "not_found")
 
     def test_operators_alone_see_what_belongs_to_no_tenant(self, alice, olga, pool):
-        limits.pause(subject=LimitTarget(LimitScope.POOL, "", pool.slug), actor=OPERATOR, **WHY)
-        limits.pause(subject=LimitTarget(LimitScope.JOB_TYPE, "", "runtime"), actor=OPERATOR, **WHY)
+        limits.pause(subject=LimitTarget(LimitScope.POOL, "", pool.slug), cause=Cause(OPERATOR), **WHY)
+        limits.pause(subject=LimitTarget(LimitScope.JOB_TYPE, "", "runtime"), cause=Cause(OPERATOR), **WHY)
         assert ok(alice.get("/v1/limits"))["results"] == []
         assert len(ok(olga.get("/v1/limits"))["results"]) == 2
         for limit in Limit.objects.all():

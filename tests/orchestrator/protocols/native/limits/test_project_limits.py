@@ -5,6 +5,7 @@ import pytest
 from leases.models import Limit, LimitKind, LimitSlot
 from leases.scheduling.limits import LimitTarget
 from orchestrator.audit.runner import run_audit
+from orchestrator.core.cause import Cause
 from orchestrator.services import claiming, job_end, limits
 from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import OperatorOnly
@@ -98,18 +99,18 @@ def test_an_unknown_project_and_another_tenants_are_404(alice, stranger, web):
 
 
 def test_a_client_does_not_change_the_limit_of_an_operator(alice, olga, web):
-    limit = limits.set_project_limit(**ABOUT, max_active=1, actor=OPERATOR, reason="x")
+    limit = limits.set_project_limit(**ABOUT, max_active=1, cause=Cause(OPERATOR, "x"))
     refused(lambda: change(alice, limit, {"max_active": 9}), 403, "operator_only")
     refused(lambda: lift(alice, limit), 403, "operator_only")
     with pytest.raises(OperatorOnly):
-        limits.set_project_limit(**ABOUT, max_active=9, actor=CI, reason="mine")
+        limits.set_project_limit(**ABOUT, max_active=9, cause=Cause(CI, "mine"))
     assert ok(change(olga, limit, {"max_active": 4}))["max_active"] == 4
 
 
 def test_the_claim_counts_all_types_of_the_project_and_no_other_project(web):
     worker, other = WorkerFactory(capacity=9), ProjectFactory(organization=web.organization, slug="other")
     foreign = ProjectFactory(organization=OrganizationFactory(slug="foreign"), slug="web")
-    limits.set_project_limit(**ABOUT, max_active=2, actor=OPERATOR, reason="x")
+    limits.set_project_limit(**ABOUT, max_active=2, cause=Cause(OPERATOR, "x"))
     for submit in (submitted, submitted_steps, submitted):
         submit(web)
     first, second = (claimed(worker, job_types=TYPES) for _ in range(2))
@@ -130,20 +131,20 @@ def test_a_new_limit_counts_what_runs_already_and_a_raised_one_starts_more(web):
         submitted(web)
     for _ in range(2):
         claimed(worker)
-    limits.set_project_limit(**ABOUT, max_active=1, actor=OPERATOR, reason="x")
+    limits.set_project_limit(**ABOUT, max_active=1, cause=Cause(OPERATOR, "x"))
     assert Limit.objects.counted().get().running == 2
     assert not is_claimable(worker)
-    limits.set_project_limit(**ABOUT, max_active=3, actor=OPERATOR, reason="x")
+    limits.set_project_limit(**ABOUT, max_active=3, cause=Cause(OPERATOR, "x"))
     assert is_claimable(worker)
     assert not is_claimable(worker)
-    limits.set_project_limit(**ABOUT, max_active=None, actor=OPERATOR, reason="x")
+    limits.set_project_limit(**ABOUT, max_active=None, cause=Cause(OPERATOR, "x"))
     assert is_claimable(worker)
     assert run_audit(chains=True) == []
 
 
 def test_a_job_that_waits_for_it_has_a_reason(alice, web):
     worker = WorkerFactory(capacity=9, last_seen_at=database_now(), offered_types=["runtime"])
-    limits.set_project_limit(**ABOUT, max_active=1, actor=OPERATOR, reason="x")
+    limits.set_project_limit(**ABOUT, max_active=1, cause=Cause(OPERATOR, "x"))
     submitted(web)
     claimed(worker)
     waiting = submitted(web)
@@ -154,8 +155,8 @@ def test_a_job_that_waits_for_it_has_a_reason(alice, web):
 
 def test_an_emergency_counts_and_is_not_stopped(web):
     worker = WorkerFactory(capacity=9)
-    limits.set_limit(org_slug=ORG, max_active=5, kind=LimitKind.EMERGENCY, actor=OPERATOR, reason="x")
-    limits.set_project_limit(**ABOUT, max_active=1, actor=OPERATOR, reason="x")
+    limits.set_limit(org_slug=ORG, max_active=5, kind=LimitKind.EMERGENCY, cause=Cause(OPERATOR, "x"))
+    limits.set_project_limit(**ABOUT, max_active=1, cause=Cause(OPERATOR, "x"))
     for _ in range(2):
         submitted(web, priority=EMERGENCY)
         claimed(worker)

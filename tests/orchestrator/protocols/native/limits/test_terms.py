@@ -6,6 +6,7 @@ import pytest
 
 from leases.models import Limit, LimitScope
 from leases.scheduling.limits import LimitTarget
+from orchestrator.core.cause import Cause
 from orchestrator.services import claiming, limits
 from runtime_jobs.db_time import database_now
 from runtime_jobs.models import OperatorEvent
@@ -149,8 +150,10 @@ class TestLimits:
         organization.plan.max_active = 2
         organization.plan.save()
         limits.sync_plan(org_slug=ORG)
-        limits.pause(subject=LimitTarget.of_organization(ORG), actor=OPERATOR, **WHY)
-        limits.throttle(subject=LimitTarget(LimitScope.POOL, "", "shared-linux"), per_hour=6, actor=OPERATOR, **WHY)
+        limits.pause(subject=LimitTarget.of_organization(ORG), cause=Cause(OPERATOR), **WHY)
+        limits.throttle(
+            subject=LimitTarget(LimitScope.POOL, "", "shared-linux"), per_hour=6, cause=Cause(OPERATOR), **WHY
+        )
         assert {limit.kind for limit in Limit.objects.all()} == {"plan", "pause", "throttle"}
         for limit in Limit.objects.all():
             for act in (
@@ -179,7 +182,7 @@ class TestLimits:
     def test_a_list_is_filtered_and_costs_the_same_with_many(self, alice, django_assert_max_num_queries):
         for number in range(5):
             subject = LimitTarget(LimitScope.PROJECT, ORG, f"web-{number}")
-            limits.pause(subject=subject, actor=CI, **WHY)
+            limits.pause(subject=subject, cause=Cause(CI), **WHY)
         ok(alice.post("/v1/limits", RATE), 201)
         for query, count in {
             "": 6, "kind=pause": 5, "kind=rate": 1, "scope=project": 5, "scope=pool": 0, f"org_slug={ORG}&kind=rate": 1,

@@ -11,6 +11,7 @@ from django.utils import timezone
 
 from leases.models.limits import LimitScope
 from leases.scheduling.limits import LimitTarget
+from orchestrator.core.cause import Cause
 from orchestrator.services import claiming, limits, worker_state
 from runtime_jobs.models import Membership
 from runtime_jobs.models.tenants import Scope
@@ -57,7 +58,7 @@ def test_it_counts_what_waits_what_runs_and_who_is_there(alice, organization):
     WorkerFactory()  # never seen
     for state in (WorkerState.DRAINING, WorkerState.MAINTENANCE, WorkerState.REVOKED):
         leaving = seen(WorkerFactory(capacity=9))
-        worker_state.set_worker_state(worker_id=leaving.worker_id, state=state, actor=OPERATOR)
+        worker_state.set_worker_state(worker_id=leaving.worker_id, state=state, cause=Cause(OPERATOR))
     seen(WorkerFactory(pool__slug="gpu"))
     result = alice.get(LOAD).json()
     assert 300 <= result.pop("oldest_wait_seconds") < 400
@@ -91,7 +92,7 @@ def test_a_start_counts_for_a_minute_and_in_its_own_pool(alice, organization):
 
 def test_what_a_limit_holds_back_needs_no_more_workers(alice, organization):
     project = organization.projects.get()
-    limits.set_limit(org_slug=organization.slug, max_active=1, actor=OPERATOR, reason="test")
+    limits.set_limit(org_slug=organization.slug, max_active=1, cause=Cause(OPERATOR, "test"))
     for _ in range(3):
         submitted(project)
     worker = seen(WorkerFactory())
@@ -103,7 +104,7 @@ def test_what_a_limit_holds_back_needs_no_more_workers(alice, organization):
 
 def test_in_a_pool_that_is_paused_nothing_can_be_served(alice, organization):
     submitted(organization.projects.get())
-    limits.pause(subject=LimitTarget(LimitScope.POOL, "", POOL), actor=OPERATOR, reason="maintenance")
+    limits.pause(subject=LimitTarget(LimitScope.POOL, "", POOL), cause=Cause(OPERATOR, "maintenance"))
     result = alice.get(LOAD).json()
     assert (result["queued"], result["servable"]) == (1, 0)
 

@@ -16,6 +16,7 @@ from typing import Any
 from django.conf import settings
 
 from leases.models import Lease
+from orchestrator.core.cause import Cause
 from orchestrator.secrets import operations as secret_operations
 from orchestrator.services import actions_runners, expiry
 from orchestrator.step_logs.step_log_reads import read_step_log
@@ -146,12 +147,12 @@ class Scene:
     def set_secret(self, name: str, value: str) -> None:
         organization = self.repository.project.organization
         secret_operations.set_secret(
-            organization=organization, repository=self.repository, name=name, value=value, actor=ALICE
+            organization=organization, repository=self.repository, name=name, value=value, cause=Cause(ALICE)
         )
 
     def start_runner(self, name: str = "runner-1", **variables: str) -> str:
         """Register a runner, start its program with these variables, and return its registration token."""
-        _, _, token = actions_runners.register_runner(name=name, labels=[LABEL, "linux"], actor=OPERATOR)
+        _, _, token = actions_runners.register_runner(name=name, labels=[LABEL, "linux"], cause=Cause(OPERATOR))
         self.restart_runner(token, **variables)
         return token
 

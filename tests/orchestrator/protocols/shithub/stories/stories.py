@@ -11,6 +11,7 @@ import jwt
 import requests
 
 from leases.models import Lease
+from orchestrator.core.cause import Cause
 from orchestrator.job_tokens.models import UsedToken
 from orchestrator.services import actions_runners, cancellation, expiry, worker_state
 from runtime_jobs.db_time import database_now
@@ -137,7 +138,7 @@ def revoked_runner(scene: Scene) -> None:
     run = scene.submit(f"run: echo begun; {WAIT}")
     scene.start_runner("first")
     scene.wait_for_output(run, "begun")
-    actions_runners.revoke_runner(name="first", actor=OPERATOR, reason="lost")
+    actions_runners.revoke_runner(name="first", cause=Cause(OPERATOR, "lost"))
     scene.wait_for_status(401, "cancel-check")
     scene.release(run)
     scene.wait_for_status(401, "heartbeat")

@@ -6,6 +6,7 @@ import uuid
 import pytest
 from django.test import Client
 
+from orchestrator.core.cause import Cause
 from orchestrator.core.operator_events import record_operator_event
 from orchestrator.services import job_end, retries
 from runtime_jobs.identifiers import uuid_of
@@ -75,7 +76,7 @@ def test_all_events_of_a_tenant_in_order_and_then_only_later_ones(caller, projec
 
 def test_filters(caller, project):
     first, second = run_one(project), run_one(project)
-    record_operator_event("limit.set", target="acme", actor=OLGA, org_slug="acme", job_type="runtime")
+    record_operator_event("limit.set", target="acme", cause=Cause(OLGA), org_slug="acme", job_type="runtime")
     job_id = uuid_of(second.job_ulid)
     of = lambda query: [(e["eventType"], e["jobId"]) for e in read_all(caller, f"/api/events?{query}")[0]]  # noqa: E731
     assert {job for _, job in of(f"jobId={job_id}")} == {str(job_id)}
@@ -149,7 +150,7 @@ def test_a_place_of_another_tenant_shows_nothing_of_it(caller, project):
 def test_members_see_their_organizations_and_staff_all(organization, project, django_user_model):
     run_one(project)
     run_one(ProjectFactory(organization=OrganizationFactory(slug="neighbour")))
-    record_operator_event("breaker.opened", target="*", actor=OLGA)
+    record_operator_event("breaker.opened", target="*", cause=Cause(OLGA))
     mia, olga = django_user_model.objects.create_user("mia"), django_user_model.objects.create_superuser("olga")
     Membership.objects.create(user=mia, organization=organization)
 

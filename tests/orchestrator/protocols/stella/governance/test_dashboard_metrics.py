@@ -5,6 +5,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from leases.scheduling.limits import LimitTarget
+from orchestrator.core.cause import Cause
 from orchestrator.selectors.dashboard import read_dashboard
 from orchestrator.services import cancellation, job_end, limits
 from runtime_jobs.models.tenants import Scope
@@ -72,12 +73,12 @@ def test_jobs_that_a_limit_stops_are_throttled(alice, demo):
         submitted(project)
     submitted_steps(project)
     target = LimitTarget.of_organization("demo", "runtime")
-    limits.pause(subject=target, actor=ALICE, reason="calm")
+    limits.pause(subject=target, cause=Cause(ALICE, "calm"))
     found = numbers(alice)
     assert (found["jobs"]["queued"], found["jobs"]["throttled"]) == (1, 3)
     (source,) = found["sources"]
     assert (source["sourceId"], source["status"], source["reason"]) == ("demo:runtime", "paused", "calm")
-    limits.resume(subject=target, actor=ALICE, reason="go")
+    limits.resume(subject=target, cause=Cause(ALICE, "go"))
     assert numbers(alice)["jobs"]["throttled"] == 0
 
 
@@ -118,7 +119,7 @@ def test_reading_needs_the_scope(demo, scope):
 @pytest.mark.parametrize("organizations", [("demo",), None])
 def test_it_takes_six_statements_whatever_there_is(demo, organizations):
     broken("demo")
-    limits.set_rate(org_slug="demo", per_hour=1, actor=OPERATOR, reason="x")
+    limits.set_rate(org_slug="demo", per_hour=1, cause=Cause(OPERATOR, "x"))
     submitted_steps(demo.projects.get())
     with CaptureQueriesContext(
         connection,

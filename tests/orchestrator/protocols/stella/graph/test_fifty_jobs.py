@@ -5,6 +5,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from leases.scheduling.limits import LimitTarget
+from orchestrator.core.cause import Cause
 from orchestrator.services import claiming, limits
 from runtime_jobs.specs import PAYLOAD_TYPES
 from tests.api_client import Caller
@@ -170,8 +171,8 @@ def test_filters_are_those_of_the_rest_api(alice, jobs, filters):
 
 
 def test_quotas_sources_events_and_the_dashboard_are_those_of_the_rest_api(alice, jobs):
-    limits.set_rate(org_slug="acme-corp", per_hour=1, actor=OPERATOR, reason="x")
-    limits.pause(subject=LimitTarget.of_organization("acme-corp", "export"), actor=ALICE, reason="y")
+    limits.set_rate(org_slug="acme-corp", per_hour=1, cause=Cause(OPERATOR, "x"))
+    limits.pause(subject=LimitTarget.of_organization("acme-corp", "export"), cause=Cause(ALICE, "y"))
     found = data(
         alice,
         f"""{{ quotas(first: 100) {{ results {{ {members("Quota")} }} next }}

@@ -7,6 +7,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from leases.scheduling.limits import LimitTarget
+from orchestrator.core.cause import Cause
 from orchestrator.services import limits
 from runtime_jobs.models import Membership
 from runtime_jobs.models.tenants import Scope
@@ -24,7 +25,7 @@ TEN_THOUSAND_NODES = "{ jobs(first: 100) { results { events(first: 100) { eventI
 def test_a_throttled_job_is_found_among_many_queued_ones(alice, organization, monkeypatch):
     monkeypatch.setattr("orchestrator.protocols.stella.jobs.pages.MAX_CANDIDATES", 2)
     throttled = submit(alice, jobType="export")
-    limits.pause(subject=LimitTarget.of_organization("acme-corp", "export"), actor=ALICE, reason="y")
+    limits.pause(subject=LimitTarget.of_organization("acme-corp", "export"), cause=Cause(ALICE, "y"))
     for _ in range(5):
         submit(alice)
     found = data(alice, '{ jobs(first: 1, status: "throttled") { results { jobId nextEligibleAt } } }')

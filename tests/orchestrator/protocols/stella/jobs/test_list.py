@@ -6,6 +6,7 @@ import pytest
 
 from leases.models import LimitScope
 from leases.scheduling.limits import LimitTarget
+from orchestrator.core.cause import Cause
 from orchestrator.incidents.models import Incident
 from orchestrator.protocols.stella.jobs import pages
 from orchestrator.selectors.pending_reasons import limits
@@ -37,7 +38,7 @@ def open_incident(job: Job, **columns) -> Incident:
 
 def pause(organization, *, until=None):
     target = LimitTarget.of_organization(organization.slug)
-    service_limits.pause(subject=target, until=until, actor=ALICE, reason="maintenance")
+    service_limits.pause(subject=target, until=until, cause=Cause(ALICE, "maintenance"))
 
 
 class TestStatuses:
@@ -87,7 +88,7 @@ class TestStatuses:
         assert shown["nextEligibleAt"].startswith(until.strftime("%Y-%m-%dT%H:%M:%S"))
 
     def test_a_limit_that_only_an_end_frees_has_no_time(self, alice, worker, organization):
-        set_limit(org_slug=organization.slug, max_active=1, actor=ALICE, reason="one at a time")
+        set_limit(org_slug=organization.slug, max_active=1, cause=Cause(ALICE, "one at a time"))
         for _ in range(3):
             submit(alice)
         claim(worker)
@@ -198,7 +199,7 @@ class TestPages:
         monkeypatch.setattr(limits, "MAX_LANES", 1000 if has_few_lanes else 1)
         ProjectFactory(organization=organization, slug="paused")
         target = LimitTarget(LimitScope.PROJECT, organization.slug, "paused")
-        service_limits.pause(subject=target, actor=ALICE, reason="maintenance")
+        service_limits.pause(subject=target, cause=Cause(ALICE, "maintenance"))
         names = ["paused", *["web"] * 9, "paused", "web", "paused"]
         ids = [submit(alice, project=name)["jobId"] for name in names][::-1]
         throttled = [job_id for job_id, name in zip(ids, names[::-1], strict=True) if name == "paused"]

@@ -8,6 +8,7 @@ from django.db import connection
 from django.test import Client
 
 from leases.models import LimitKind
+from orchestrator.core.cause import Cause
 from orchestrator.services import limits
 from runtime_jobs.models import Job, JobEvent, Plan
 from runtime_jobs.specs import PACK_RUN, PAYLOAD_TYPES
@@ -71,7 +72,7 @@ class TestTheDocumentsExample:
     def test_an_emergency_needs_a_quota(self, alice, organization):
         refused(lambda: alice.post("/api/jobs", SCAN | {"priority": "emergency"}), 403, "priority_forbidden")
         limits.set_limit(
-            org_slug=organization.slug, kind=LimitKind.EMERGENCY, max_active=1, actor=OPERATOR, reason="on call"
+            org_slug=organization.slug, kind=LimitKind.EMERGENCY, max_active=1, cause=Cause(OPERATOR, "on call")
         )
         assert submit(alice, priority="emergency")["priority"] == "emergency"
 
