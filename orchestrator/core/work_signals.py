@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 
-class Announcer(Protocol):
+class PoolAnnouncer(Protocol):
     """Announces pools to the other processes, some of them together."""
 
     def announce(self, pools: list[str], /) -> None: ...
@@ -16,10 +16,10 @@ class Announcer(Protocol):
 
 class _Receivers:
     wake: Callable[[list[str]], None]
-    announcer: Announcer
+    announcer: PoolAnnouncer
 
 
-def bind(*, wake: Callable[[list[str]], None], announcer: Announcer) -> None:
+def bind(*, wake: Callable[[list[str]], None], announcer: PoolAnnouncer) -> None:
     """Set what wakes the long polls of this process, and those of the other processes."""
     _Receivers.wake, _Receivers.announcer = staticmethod(wake), announcer
 

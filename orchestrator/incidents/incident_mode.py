@@ -79,7 +79,7 @@ def remove_expired_incident_mode(_: UnitOfWork, *, org_slug: str, now: datetime 
     mode = IncidentMode.objects.filter(org_slug=org_slug, until__lte=now).first()
     if mode is None:
         return False
-    _end(mode, cause=Cause(SCHEDULER, "The incident mode has expired.", source_address=None), now=now)
+    _end(mode, cause=Cause(SCHEDULER, "The incident mode has expired."), now=now)
     return True
 
 
@@ -93,7 +93,7 @@ def extend_incident_mode(org_slug: str, *, until: datetime, reason: str, now: da
         now: Timestamp of the change.
     """
     if not IncidentMode.objects.filter(org_slug=org_slug, until__gte=until).exists():
-        _begin(org_slug, until=until, cause=Cause(SCHEDULER, reason, source_address=None), now=now)
+        _begin(org_slug, until=until, cause=Cause(SCHEDULER, reason), now=now)
 
 
 def _begin(org_slug: str, *, until: datetime, cause: Cause, now: datetime) -> IncidentMode:

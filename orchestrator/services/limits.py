@@ -251,7 +251,7 @@ def remove_expired(uow: UnitOfWork, *, limit_id: int, now: datetime | None = Non
         LimitKind(limit.kind),
         LimitTarget(LimitScope(limit.scope), limit.org_slug, limit.key),
         None,
-        cause=Cause(SCHEDULER, "The limit has expired.", source_address=None, now=now),
+        cause=Cause(SCHEDULER, "The limit has expired.", now=now),
     )
     return limit
 

@@ -199,7 +199,7 @@ def _rerun(request: HttpRequest, batch: Batch, reason: str) -> str:
         batch_ulid=batch.batch_ulid,
         policy_for=configured_policy,
         default_pool=settings.DEFAULT_POOL,
-        cause=Cause(actor_of(request), reason, source_address=None),
+        cause=Cause(actor_of(request), reason),
         correlation_id=new_id("req"),
     )
     return f"Queued again as {outcome.batch.batch_ulid}."

@@ -25,7 +25,7 @@ HARDWARE_SPEC = "019a2b1c-0000-7000-8000-000000000001"
 def store(tmp_path, settings):
     """A store of the test's own."""
     location = tmp_path / "outputs"
-    backend = "orchestrator.results.outputs.DurableFileStorage"
+    backend = "orchestrator.core.durable_files.DurableFileStorage"
     settings.STORAGES = settings.STORAGES | {"outputs": {"BACKEND": backend, "OPTIONS": {"location": location}}}
     return location
 

@@ -317,7 +317,7 @@ def test_the_batch_of_a_run_is_not_rerun_without_its_file():
     run = started({"a": None})
     with pytest.raises(ResourceConflict, match="workflow run"):
         batches.rerun_batch(
-            batch_ulid=run.batch.batch_ulid, policy_for=None, default_pool="x", cause=Cause(ALICE, source_address=None), correlation_id="",
+            batch_ulid=run.batch.batch_ulid, policy_for=None, default_pool="x", cause=Cause(ALICE), correlation_id="",
         )  # fmt: skip
 
 

@@ -38,7 +38,7 @@ def runner():
 
 @pytest.fixture
 def store(tmp_path, settings):
-    backend = "orchestrator.results.outputs.DurableFileStorage"
+    backend = "orchestrator.core.durable_files.DurableFileStorage"
     settings.STORAGES = settings.STORAGES | {"outputs": {"BACKEND": backend, "OPTIONS": {"location": tmp_path}}}
 
 
