@@ -1,7 +1,7 @@
 # Every target prepares what it needs, and is quick the second time. `make` alone lists the targets.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-STATIC_CHECKS := check-types check-lint check-migrations check-openapi check-graphql check-settings
+STATIC_CHECKS := check-types check-lint check-migrations check-openapi check-graphql check-settings check-reference
 .PHONY: help setup demo up test proof chaos runner actions evidence bench check $(STATIC_CHECKS) lock clean system
 
 # Recipes read this variable from the environment, as "$$STATE_DIR": its value may contain spaces and quotes.
@@ -52,7 +52,7 @@ bench: setup ## run all benchmarks, about 50 minutes (QUICK=1: five minutes; ONL
 	@STATE_DIR="$$STATE_DIR/bench" QUICK=$(QUICK) ONLY="$(ONLY)" BASELINE="$(BASELINE)" $(RUN) -m benchmarks
 
 TESTS = fast
-check: setup ## check lint, format, types, migrations, OpenAPI, GraphQL and deployment settings, and run the fast tests (TESTS=: no tests)
+check: setup ## check lint, format, types, migrations, OpenAPI, GraphQL, the settings and their page, and run the fast tests (TESTS=: no tests)
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target $(STATIC_CHECKS)
 	@if [ "$(TESTS)" ]; then $(RUN) -m pytest --numprocesses auto --quiet -m "not slow"; fi
 
@@ -81,6 +81,10 @@ check-graphql: setup
 
 check-settings: setup
 	@PUBLIC_URL=https://orchestrator.example $(MANAGE) check --deploy --fail-level WARNING
+
+check-reference: setup
+	@$(RUN) -m config.settings_reference | diff --brief - docs/settings.md >/dev/null \
+		|| { echo "docs/settings.md is out of date: run $(RUN) -m config.settings_reference > docs/settings.md"; exit 1; }
 
 lock: .venv/.installed ## resolve the dependencies of pyproject.toml again, into requirements.txt
 	@$(RUN) -m pip install --quiet uv

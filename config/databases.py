@@ -36,6 +36,11 @@ def database(env: Env, state_dir: Path, parameters: dict[str, Any]) -> dict[str,
     Raises:
         ImproperlyConfigured: A variable has a value that cannot be used.
     """
+    #: `postgres://role:password@host/name`. Empty: the embedded PostgreSQL under `STATE_DIR`. Its query may have any
+    #: [parameter of libpq](https://www.postgresql.org/docs/current/libpq-connect.html#LIBPQ-PARAMKEYWORDS), such as
+    #: `sslmode`, `sslrootcert`, `sslcert` and `sslkey`, or several hosts with `target_session_attrs`. Commands end with
+    #: one line if it does not work; web, scheduler, housekeeping and dispatchers wait for the database, and end if a
+    #: parameter is unknown.
     address = env.str("DATABASE_URL", default="")
     if address and not _is_postgres_url(address):
         raise ImproperlyConfigured("DATABASE_URL: an address such as postgres://user@host:5432/name is needed.")
@@ -77,6 +82,8 @@ def _is_postgres_url(address: str) -> bool:
 
 
 def _session(env: Env, parameters: dict[str, Any]) -> dict[str, Any]:
+    #: Which timeouts of statements apply: `api`, `clock`, `housekeeping`, `dispatcher` or `migrate`. `manage.py`
+    #: chooses it by its command.
     role = env.str("DATABASE_ROLE", default="api")
     if role not in TIMEOUTS:
         raise ImproperlyConfigured(f"DATABASE_ROLE={role!r}: one of {', '.join(TIMEOUTS)} is needed")
@@ -96,7 +103,11 @@ def _connection_options(env: Env) -> dict[str, Any]:
 
 
 def _pooled_options(env: Env) -> dict[str, Any]:
+    #: Empty: each connection plans a statement once, but not through a pooler, which is detected. yes: always, for a
+    #: pooler in session mode. no: never.
     prepared = env.bool("DATABASE_PREPARED") if env.str("DATABASE_PREPARED", default="") else None
+    #: Connections of one process: those that stay open, and the most; one more where claims wait or logs are followed,
+    #: which listens. The sum of the second over all processes and 5 to spare stay below PostgreSQL's `max_connections`.
     smallest, largest = env.int("DATABASE_POOL_MIN", default=1), env.int("DATABASE_POOL_MAX", default=10)
     if not 0 <= smallest <= largest or largest < 1:
         raise ImproperlyConfigured(

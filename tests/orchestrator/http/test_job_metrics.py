@@ -277,7 +277,7 @@ def test_claims_updates_and_late_results_are_counted(tally, organization):
 
 
 def test_every_metric_is_in_the_documentation():
-    documented = (Path(__file__).parents[3] / "docs" / "operations.md").read_text()
+    documented = (Path(__file__).parents[3] / "docs" / "metrics.md").read_text()
     found = {line.split()[2] for line in scrape().splitlines() if line.startswith("# TYPE ")}
     own = {name for name in found if not name.startswith(("process_", "python_")) and not name.endswith("_created")}
     assert {name for name in own if name not in documented} == set()

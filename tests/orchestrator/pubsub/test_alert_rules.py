@@ -1,4 +1,4 @@
-"""The alert rules for streams of events name metrics that exist, and pages that explain them."""
+"""The alert rules for streams of events name metrics that exist."""
 
 import re
 
@@ -22,8 +22,3 @@ def test_a_rule_names_metrics_of_the_product(rule):
     assert named
     assert named <= EXPOSED
     assert {"summary", "description"} == set(rule["annotations"])
-
-
-def test_the_delay_of_the_reader_is_an_alarm_that_the_document_explains():
-    assert "orchestrator_event_reader_behind_seconds" in rules()[0]["expr"]
-    assert "events arrive late" in (BASE_DIR / "docs" / "operations.md").read_text().lower()
