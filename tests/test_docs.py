@@ -1,4 +1,4 @@
-"""Checks that what the documents name exists: paths, tests, and targets of links."""
+"""Checks that what the documents name exists: paths, tests, targets of links, alerts, and the question of each page."""
 
 import ast
 import re
@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = sorted(path.relative_to(ROOT).as_posix() for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")))
@@ -17,7 +18,7 @@ _CODE = re.compile(r"`([^`\n]+)`")
 _SUFFIX = r"(?:py|pl|sql|html|md|svg|png|json|yaml|toml|service|txt)"
 _PATH = re.compile(rf"(?:[\w.…*-]+/)*[\w.*-]+\.{_SUFFIX}")
 _TEST = re.compile(r"(?:(?P<file>[\w./…]+\.py|…)?::)?(?P<test>test_\w+)(?:\[[\w,-]+\])?")
-_LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
+_LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)")
 
 
 @cache
@@ -50,6 +51,14 @@ def exists(path: str) -> bool:
     return any(pattern.fullmatch(name) for name in names())
 
 
+@cache
+def anchors(page: Path) -> frozenset[str]:
+    """Returns the anchors of a page's headings, as GitHub names them."""
+    outside_code = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#+ (.*)$", outside_code, re.MULTILINE)
+    return frozenset(re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings)
+
+
 def missing(document: str, text: str) -> Iterator[str]:
     """Yields what a document names and what does not exist."""
     for code in _CODE.findall(text):
@@ -61,11 +70,13 @@ def missing(document: str, text: str) -> Iterator[str]:
         path = code.partition("::")[0]
         if _PATH.fullmatch(path) and not exists(path):
             yield f"{document}: {path}: there is no such file"
-    for target in _LINK.findall(text):
+    for target, anchor in _LINK.findall(text):
         if not target.startswith(("http:", "https:", "mailto:")):
-            found = (ROOT / document).parent / target
+            found = (ROOT / document).parent / target if target else ROOT / document
             if not found.exists():
                 yield f"{document}: the link to {target} leads nowhere"
+            elif anchor and found.suffix == ".md" and anchor not in anchors(found):
+                yield f"{document}: {target} has no heading #{anchor}"
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)
@@ -75,15 +86,43 @@ def test_what_a_document_names_exists(document):
 
 @pytest.mark.parametrize(
     "text",
-    ["`orchestrator/sweeps.py`", "`tests/test_docs.py::test_nothing`", "`…::test_nothing`", "[a](nothing.md)"],
+    [
+        "`orchestrator/sweeps.py`",
+        "`tests/test_docs.py::test_nothing`",
+        "`…::test_nothing`",
+        "[a](nothing.md)",
+        "[a](docs/api.md#nothing)",
+    ],
 )
 def test_a_planted_name_is_found(text):
     assert len(list(missing("README.md", text))) == 1
 
 
 def test_existing_names_are_accepted():
-    text = "`docs/adr/README.md` `tests/test_docs.py::test_existing_names_are_accepted` `docs/adr/00*.md` [a](docs/api.md#x)"
+    text = "`docs/adr/README.md` `tests/test_docs.py::test_existing_names_are_accepted` `docs/adr/00*.md` [a](docs/api.md#limits)"
     assert list(missing("README.md", text)) == []
+
+
+PAGES = [name for name in DOCUMENTS if name.startswith("docs/") and not name.startswith("docs/adr/0")]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_opens_with_the_question_that_it_answers(page):
+    title, _, opening, *_ = (ROOT / page).read_text().splitlines()
+    assert title.startswith("# ")
+    assert opening.endswith("?"), opening
+
+
+def test_each_alert_has_a_section_in_the_runbooks():
+    rules = [
+        rule["alert"]
+        for path in sorted((ROOT / "deploy" / "prometheus").glob("*.yml"))
+        for group in yaml.safe_load(path.read_text())["groups"]
+        for rule in group["rules"]
+    ]
+    _, _, below = (ROOT / "docs" / "runbooks.md").read_text().partition("\n## Alerts\n")
+    sections = re.findall(r"^### (.*)$", below.partition("\n## ")[0], re.MULTILINE)
+    assert sorted(sections) == sorted(rules)
 
 
 # Words of the README that have a particular meaning here.
