@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.test_language import PACKAGES, files, texts_of_python
+
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = sorted(path.relative_to(ROOT).as_posix() for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")))
 
@@ -82,6 +84,23 @@ def missing(document: str, text: str) -> Iterator[str]:
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_what_a_document_names_exists(document):
     assert list(missing(document, (ROOT / document).read_text())) == []
+
+
+_CITED = re.compile(r"(?<![\w/.])((?:docs|tests)/[\w./-]*\w)")
+
+
+def missing_in_comments(name: str, source: str) -> list[str]:
+    """Returns the paths below docs/ and tests/ that comments and docstrings name and with which no path begins."""
+    if not _CITED.search(source):
+        return []
+    cited = [path for _, line in texts_of_python(source, messages=False) for path in _CITED.findall(line)]
+    return [f"{name}: {path}" for path in cited if not any(known.startswith(path) for known in names())]
+
+
+def test_the_documents_and_tests_that_comments_name_exist():
+    sources = [name for name in files(*PACKAGES, "tests") if name.endswith(".py")]
+    assert [fault for name in sources for fault in missing_in_comments(name, (ROOT / name).read_text())] == []
+    assert missing_in_comments("planted.py", "x = 1  # see tests/access\n") == ["planted.py: tests/access"]
 
 
 @pytest.mark.parametrize(

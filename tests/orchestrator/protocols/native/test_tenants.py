@@ -52,7 +52,7 @@ NO_WEBHOOK = "whk_01kkygkagq0jk17bx6y1w8c3df"
 DONE = {"result": {"status": "uploaded", "ingest_run_id": "run_a"}}
 FAILED = {"result": {"status": "failed", "reason": "worker_error"}}
 
-# What shows nothing of anybody's, and who says so: tests/access.
+# Addresses whose answer is the same for every tenant.
 OF_NOBODY = {"/", "/healthz", "/readyz", "/metrics", "/v1/schema", "/v1/docs", "/favicon.ico", "/login/", "/logout/"}
 OF_NOBODY |= {"/.well-known/openid-configuration", "/.well-known/jwks.json", "/v1/keys"}
 # Addresses of one thing, for clients: what another's client gets is what it gets for a thing that is not there.
