@@ -1,4 +1,4 @@
-"""Checks the language of the code and its documents: words, docstrings, names of classes.
+"""Checks the language of the code and its documents: words that mislead, docstrings, names of classes.
 
 `python -m tests.test_language` counts the faults of each area; `python -m tests.test_language PATH ...` lists them.
 """
@@ -32,29 +32,13 @@ CHECKED = (
     "*.md",
 )
 
-# Words of a story: processes, limits and timers do not speak, hear, stand or mourn. With each the usual replacement.
+# Words that mislead, each with what is meant. Other words are a matter of taste, and of the reader who reviews.
 BANNED = {
-    r"told|tells?|telling": "sent, reported, displayed, distinguishes",
-    r"hears?|heard|hearing": "receives",
-    r"nobody|somebody": "the process or person",
-    r"whose turn": "next",
-    r"go(es)? on|went on|going on": "continues",
-    r"stands(?! by)|stood(?! by)": "is",
-    r"lies": "is",
-    r"mourn\w*": "ends",
-    r"moments?": "time, timestamp",
-    r"trails?": "event history, audit log",
     r"doors?": "protocol, API, entry point",
     r"verbs?": "operation",
-    r"in vain": "without result, not found",
-    r"g[ai]ves? up|giving up|given up": "stops, ends, gives back",
-    r"looks? again|looked again|looking again": "polls, re-checks",
-    r"crews?": "supervised processes",
-    r"last words?": "final message, last line",
-    r"stand(ing)? in line": "waits, is queued",
-    r"set aside": "in maintenance, drained",
-    r"ours to mend": "infrastructure failures",
-    r"comes? back|came back|coming back": "returns, starts again, is queued again",
+    r"trails?": "event history, audit log",
+    r"told": "sent",
+    r"clock process(es)?|the clock(?= (leads|ends|expires|deletes|forces|counts|executes|dies|runs)\b)": "scheduler process",
 }
 _BANNED = [(re.compile(rf"\b({words})\b", re.IGNORECASE), better) for words, better in BANNED.items()]
 _CODE = re.compile(r"`[^`\n]*`")  # names, which have rules of their own
@@ -220,14 +204,14 @@ def test_each_exception_exists():
     ("name", "source"),
     [
         ("leases/planted.py", '"""Checks leases."""\n\nx = 1  # the worker is told so\n'),
-        ("leases/planted.py", '"""Checks leases.\n\nNobody reads this.\n"""\n'),
-        ("pyproject.toml", "timeout = 9  # then it comes back\n"),
-        ("leases/planted.py", '"""Checks leases."""\n\nMESSAGE = f"{1} of the jobs stands in line"\n'),
+        ("leases/planted.py", '"""Checks leases.\n\nThe clock expires them.\n"""\n'),
+        ("pyproject.toml", "timeout = 9  # then it is told\n"),
+        ("leases/planted.py", '"""Checks leases."""\n\nMESSAGE = f"{1} of the jobs has a trail"\n'),
         ("tests/planted.py", '"""Checks leases.\n\nThe verbs of a job.\n"""\n'),
         ("leases/sql/planted.sql", "SELECT 1; -- the trail\n"),
-        ("docs/planted.md", "A claim that looks\nand looks again.\n"),
-        ("templates/planted.html", "<p>At this moment</p>\n"),
-        ("workers/engines/planted.pl", "# gives up\n"),
+        ("docs/planted.md", "A claim that arrives\nat the door.\n"),
+        ("templates/planted.html", "<p>The clock process</p>\n"),
+        ("workers/engines/planted.pl", "# the door\n"),
         ("leases/planted.py", '"""What a lease is."""\n'),
         ("leases/planted.py", '"""Checks leases."""\n\n\nclass A:\n    """Whose lease it is."""\n'),
         ("leases/planted.py", '"""Checks leases"""\n'),
@@ -243,8 +227,8 @@ def test_a_planted_fault_is_found(name, source):
     ("name", "source"),
     [
         ("leases/planted.py", '"""Checks leases; `told` is a name."""\n\ntold = {"told": 1}\n'),
-        ("docs/planted.md", "Set `verb`, [here](trail.md):\n\n```\ntell\n```\n"),
-        ("docs/planted.md", "A stand-by stands by; trailers and understanding stay.\n"),
+        ("docs/planted.md", "Set `verb`, [here](trail.md):\n\n```\ndoor\n```\n"),
+        ("docs/planted.md", "Trailers, indoors and the database's clock stay. Nobody tells the worker to go on.\n"),
         ("leases/planted.py", '"""Itemizes leases.\n\nWhat follows is free.\n"""\n'),
     ],
 )

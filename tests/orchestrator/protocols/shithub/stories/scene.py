@@ -274,7 +274,7 @@ class Scene:
         return [b"".join(read_step_log(step)).decode() for step in steps]
 
     def expire(self, run: WorkflowRun) -> Job:
-        """Let the lease of a silent runner expire, as the clock process does later."""
+        """Let the lease of a silent runner expire, as the scheduler process does later."""
         job = self.job(run)
         lease = Lease.objects.open().get(job=job)
         later = lease.expires_at + timedelta(minutes=1)  # a last call of the runner may move the end by seconds
