@@ -89,5 +89,5 @@ class BulkActionAdmin(ReadOnlyAdmin):
             aborted = abort_bulk_action(bulk_action_ulid=row.bulk_action_ulid, cause=cause)
             return f"Bulk action is {aborted.status}"
 
-        text = "No further job or incident is changed. What was changed stays changed."
+        text = "Stops the action. Changes that were made remain."
         return confirm_for_row(self, request, object_id, act, button="Abort", description=text, danger=True)

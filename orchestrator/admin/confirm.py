@@ -61,7 +61,7 @@ def confirm_and_act(
         request: The request.
         page: Texts of the confirmation page.
         form: The bound form.
-        act: Performs the action and returns the message without its full stop. A refusal is displayed instead.
+        act: Performs the action and returns the message without its full stop. A refusal is shown instead.
     """
     if request.method != "POST" or not form.is_valid():
         return render_confirm(model_admin, request, page, form)

@@ -121,7 +121,5 @@ class SigningKeyAdmin(ReadOnlyAdmin):
             retire_signing_key(key.key_id, cause=cause)
             return f"Signing key {key.key_id[:16]} retired"
 
-        text = (
-            "It signs nothing any more. What it has signed stays valid. `manage.py signingkey new` creates another one."
-        )
+        text = "It no longer signs. What it has signed stays valid. `manage.py signingkey new` creates another one."
         return confirm_for_row(self, request, object_id, act, button="Retire", description=text, danger=True)

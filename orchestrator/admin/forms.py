@@ -52,11 +52,11 @@ class ReasonForm(forms.Form):
 
 
 class NoteForm(ReasonForm):
-    """Asks for a reason and for a note that the list of workers displays."""
+    """Asks for a reason and for a note that the list of workers shows."""
 
     note = forms.CharField(
         max_length=200,
         widget=UnfoldAdminTextareaWidget(attrs={"rows": 2}),
         required=False,
-        help_text="Displayed beside the worker.",
+        help_text="Shown beside the worker.",
     )

@@ -106,7 +106,7 @@ class HousekeepingTaskAdmin(ReadOnlyAdmin):
         form = ReasonForm(request.POST or None)
         page = ConfirmPage(
             f"Run {task} now",
-            "A housekeeping process executes the task at once; again afterwards, if it is being executed.",
+            "A housekeeping process starts the task at once, or once more if it is running.",
             "Run now",
             formatting.change_url(HousekeepingTask, task.pk),
         )

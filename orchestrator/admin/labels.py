@@ -223,7 +223,7 @@ WAIT_LABELS: dict[str, str] = {
 
 
 def wait_label(reason: WaitReason) -> str:
-    """Return the reason why a job waits as a list displays it."""
+    """Return the reason why a job waits as a list shows it."""
     return WAIT_LABELS.get(reason.code) or queue_label(reason.facts["position"])
 
 
@@ -236,7 +236,7 @@ def queue_label(position: int) -> str:
 
 PROGRESS_EVENT = "job.progress"
 
-# Each with a symbol of the theme's icon font. A progress event is displayed as the state that it leads to.
+# Each with a symbol of the theme's icon font. A progress event is shown as the state that it leads to.
 EVENTS: dict[str, tuple[str, str]] = {
     "job.queued": ("Queued", "inbox"),
     "job.blocked": ("Blocked by dependencies", "lock_clock"),

@@ -1,4 +1,4 @@
-"""The sidebar. Each entry is displayed to users who may view its page."""
+"""The sidebar. Each entry is shown to users who may view its page."""
 
 from typing import Any
 

@@ -88,7 +88,7 @@ class NotificationRuleAdmin(ReadOnlyAdmin):
     @action(description="Disable", url_path="disable", permissions=["operate"], icon="notifications_off")
     def disable(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Switch the rule off."""
-        return self._change(request, object_id, "Disable", "What it has gathered is still sent.", is_enabled=False)
+        return self._change(request, object_id, "Disable", "Gathered events are still sent.", is_enabled=False)
 
     @action(
         description="Delete", url_path="remove", permissions=["operate"], icon="delete", variant=ActionVariant.DANGER
@@ -100,7 +100,7 @@ class NotificationRuleAdmin(ReadOnlyAdmin):
             notification_rules.delete_notification_rule(rule_ulid=rule.rule_ulid, cause=cause)
             return f"Notification rule {rule.name} deleted"
 
-        text = "What it has gathered is deleted, too."
+        text = "Gathered events are deleted, too."
         back = formatting.changelist_url(NotificationRule)
         return confirm_for_row(self, request, object_id, act, button="Delete", description=text, back=back, danger=True)
 

@@ -119,7 +119,7 @@ class ScheduleAdmin(ReadOnlyAdmin):
             outcome = run_schedule(schedule_ulid=schedule.schedule_ulid, submitter=configured_submitter(), cause=cause)
             return f"Job {outcome.job.job_ulid} queued"
 
-        text = "Submits the job now, also while the schedule is paused. The next time stays as it is."
+        text = "Submits the job now, also while the schedule is paused. The next time does not change."
         return confirm_for_row(self, request, object_id, act, button="Run now", description=text)
 
     @action(description="Pause", url_path="pause", permissions=["operate"], icon="pause")
@@ -144,7 +144,7 @@ class ScheduleAdmin(ReadOnlyAdmin):
             delete_schedule(schedule_ulid=schedule.schedule_ulid, cause=cause)
             return f"Schedule {schedule.name} deleted"
 
-        text = "No further job is submitted. Jobs that it has submitted stay."
+        text = "Submits no more jobs. Jobs that it has submitted remain."
         back = formatting.changelist_url(Schedule)
         return confirm_for_row(self, request, object_id, act, button="Delete", description=text, back=back, danger=True)
 

@@ -58,7 +58,7 @@ class CreateWithToken(CreateByOperation):
 def render_token_once(
     model_admin: BaseAdmin, request: HttpRequest, row: Model, token: str, *, label: str = "Token"
 ) -> TemplateResponse:
-    """Render the only page that displays a token. Django's admin forbids caches to store the page."""
+    """Render the only page that shows a token. Django's admin forbids caches to store the page."""
     context = {
         **model_admin.admin_site.each_context(request),
         "opts": model_admin.opts,

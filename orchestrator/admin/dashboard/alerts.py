@@ -157,7 +157,7 @@ def _dispatch_alerts(state: DashboardState) -> Iterator[Alert]:
 
 
 def _silent_runners_text(state: DashboardState) -> str:
-    """Name the runners that are silent for longest, and what becomes of their jobs."""
+    """Name the runners that have been silent longest, and say what happens to their jobs."""
     longest = sorted(state.silent_runners.items(), key=lambda item: item[1])
     names = [f"{slug} for {formatting.elapsed(last, state.now)}" for slug, last in longest[:MAX_NAMED_RUNNERS]]
     more = len(longest) - len(names)

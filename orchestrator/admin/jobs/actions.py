@@ -123,7 +123,7 @@ def _revoke(job_ulid: str, actor: Actor, reason: str) -> str:
 CANCEL = JobAction(
     "cancel",
     "Cancel",
-    "A queued job is canceled at once. The worker of a running job is requested to stop it.",
+    "A queued job is canceled at once. The worker of a running job is asked to stop it.",
     _cancel,
     danger=True,
 )
@@ -145,7 +145,7 @@ REVOKE = JobAction(
 PRIORITIZE = JobAction(
     "prioritize",
     "Change priority",
-    "Moves a queued job to the position that its age has among jobs of the new priority. Running jobs are unaffected.",
+    "Places a queued job by its age among the jobs of the new priority. Running jobs are unaffected.",
     _prioritize,
     form=PriorityForm,
     preposition=" of ",

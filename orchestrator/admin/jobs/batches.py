@@ -142,7 +142,7 @@ class BatchAdmin(LargeTableAdmin):
         description="Cancel", url_path="cancel", permissions=["operate"], icon="block", variant=ActionVariant.DANGER
     )
     def cancel_batch(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        description = "Queued jobs are canceled at once. The workers of running jobs are requested to stop them."
+        description = "Queued jobs are canceled at once. The workers of running jobs are asked to stop them."
         return self._confirm_and_run(request, object_id, "Cancel", description, _cancel, danger=True)
 
     @action(description="Rerun", url_path="rerun", permissions=["operate"], icon="replay")

@@ -1,4 +1,4 @@
-"""Dependencies and dependents of a job. Each is displayed by its newest attempt, which is the one that counts."""
+"""Dependencies and dependents of a job. Each is shown by its newest attempt, which is the one that counts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

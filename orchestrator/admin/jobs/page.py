@@ -1,4 +1,4 @@
-"""Everything that a job's page displays: summary, specification, attempts, leases, timeline, log."""
+"""Everything that a job's page shows: summary, specification, attempts, leases, timeline, log."""
 
 import shlex
 from collections.abc import Sequence
@@ -56,7 +56,7 @@ class JobPage:
 
 
 def job_page(job: Job, *, now: datetime) -> JobPage:
-    """Read everything that a job's page displays."""
+    """Read everything that a job's page shows."""
     leases = Lease.objects.filter(job=job).select_related("worker").order_by("-fence")
     lease_rows = [lease_row(lease, now) for lease in leases[:MAX_LEASES]]
     worker_names = {row.worker.worker_id: row.worker.slug for row in lease_rows}
@@ -117,7 +117,7 @@ def _specification(job: Job) -> list[tuple[str, Any]]:
 
 
 def _benchmark_fields(job: Job) -> list[tuple[str, Any]]:
-    """Return the fields of a job of type `oci`: what its runner gets, and what becomes of its result."""
+    """Return the fields of a job of type `oci`: what its runner receives, and what happens to its result."""
     if job.job_type != OCI:
         return []
     config = config_of(job)

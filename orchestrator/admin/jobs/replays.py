@@ -101,7 +101,7 @@ class ReplayAdmin(LargeTableAdmin):
         rows = [("Reason", reason) for reason in replay.reasons or replay.caveats]
         return _lines([*rows, *(_difference_rows(replay.difference) if replay.difference else [])])
 
-    @display(description="Differences that decide nothing")
+    @display(description="Differences that do not count")
     def noted(self, replay: Replay) -> SafeString | str:
         return _lines([row for note in replay.notes for row in _difference_rows(note)])
 

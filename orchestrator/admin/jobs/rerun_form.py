@@ -45,22 +45,22 @@ class RerunForm(ReasonForm):
         required=False,
         label="Runs on",
         widget=UnfoldAdminTextInputWidget,
-        help_text="The label of all jobs, instead of that in the file.",
+        help_text="Label for all jobs, in place of the one in the file.",
     )
     timeout_minutes = forms.IntegerField(
         required=False,
         label="Timeout in minutes",
         widget=UnfoldAdminIntegerFieldWidget,
-        help_text="The limit of all jobs, instead of that in the file.",
+        help_text="Timeout for all jobs, in place of the one in the file.",
     )
-    env = AssignmentsField(label="Environment", help_text="Variables of all jobs, one NAME=value a line.")
-    inputs = AssignmentsField(label="Inputs", help_text="Inputs of the manual start, one name=value a line.")
+    env = AssignmentsField(label="Environment", help_text="Variables for all jobs, one NAME=value per line.")
+    inputs = AssignmentsField(label="Inputs", help_text="Inputs of the manual start, one name=value per line.")
 
     def __init__(self, data: Any, run: WorkflowRun) -> None:
         """Display the inputs of a manually started run. Other runs have none."""
         self._old_inputs = dict(run.event_payload.get("inputs", {})) if run.event == WorkflowEvent.DISPATCH else None
         super().__init__(data, initial={"inputs": self._old_inputs})
-        self.fields["reason"].help_text = "Displayed with the new run."
+        self.fields["reason"].help_text = "Shown with the new run."
         if self._old_inputs is None:
             del self.fields["inputs"]
 

@@ -88,7 +88,7 @@ class StoredObjectAdmin(LargeTableAdmin):
             delete_stored_object(self.model, row.pk, cause=cause_of(request, form))
             return f"{str(noun).capitalize()} {row} deleted"
 
-        description = "No job and no person receives it from then on. Housekeeping deletes its bytes."
+        description = "Nobody can download it any more. Housekeeping deletes its content."
         back = formatting.changelist_url(self.model)
         page = ConfirmPage(f"Delete {noun} {row}", description, "Delete", back, danger=True)
         return confirm_and_act(self, request, page, form, act)

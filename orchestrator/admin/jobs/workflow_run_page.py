@@ -1,4 +1,4 @@
-"""Reads what the page of a workflow run displays: its state, the graph, the jobs with their steps, and its reruns."""
+"""Reads what the page of a workflow run shows: its state, the graph, the jobs with their steps, and its reruns."""
 
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -103,7 +103,7 @@ class WorkflowRunPage:
 
 
 def workflow_run_page(run: WorkflowRun, *, now: datetime) -> WorkflowRunPage:
-    """Read everything that a run's page displays, with a fixed number of queries.
+    """Read everything that a run's page shows, with a fixed number of queries.
 
     Args:
         run: The run with its repository, batch and parent.

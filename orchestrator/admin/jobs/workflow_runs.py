@@ -90,7 +90,7 @@ class WorkflowRunAdmin(LargeTableAdmin):
     list_filter += [HeadShaFilter, WorkflowEventFilter, CreatedFilter]
     list_select_related = ["repository", "batch"]
     ordering = ["-id"]
-    fields = ["number"]  # the template displays the run
+    fields = ["number"]  # the template shows the run
     change_form_template = "admin/workflow_run.html"
     actions_detail = ["approve_run", "cancel_run", "rerun_run", "rerun_failed", "pin", "unpin"]
     age = formatting.age_column("created_at", "Age")
@@ -168,7 +168,7 @@ class WorkflowRunAdmin(LargeTableAdmin):
             )
             return "Cancel requested from the runners" if outcome.accepted else "Canceled"
 
-        description = "Waiting jobs are canceled at once. The runners of running jobs are requested to stop them."
+        description = "Waiting jobs are canceled at once. The runners of running jobs are asked to stop them."
         return self._confirm(request, object_id, "Cancel", description, cancel, danger=True)
 
     @action(description="Rerun", url_path="rerun", permissions=["operate"], icon="replay")
@@ -189,7 +189,7 @@ class WorkflowRunAdmin(LargeTableAdmin):
 
     @action(description="Unpin", url_path="unpin", permissions=["operate"], icon="keep_off")
     def unpin(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        description = "The run and its artifacts are deleted after their retention periods, which have not stopped."
+        description = "The run and its artifacts are deleted after their retention periods, which continued meanwhile."
         return self._pin(request, object_id, "Unpin", description, pinned=False)
 
     def _pin(self, request: HttpRequest, object_id: str, label: str, description: str, *, pinned: bool) -> HttpResponse:
@@ -206,7 +206,7 @@ class WorkflowRunAdmin(LargeTableAdmin):
     def _rerun(
         self, request: HttpRequest, object_id: str, label: str, scope: RerunScope, description: str
     ) -> HttpResponse:
-        """Ask for a reason and for changes. What is wrong with the changes is displayed beside their fields."""
+        """Ask for a reason and for changes. What is wrong with the changes is shown beside their fields."""
         run = self._run(request, object_id)
         form = RerunForm(request.POST or None, run)
         page = ConfirmPage(_title(label, run), description, label, formatting.change_url(WorkflowRun, run.pk))

@@ -86,7 +86,7 @@ class IncidentModeMixin(BaseAdmin):
         form = ReasonForm(request.POST or None)
         page = ConfirmPage(
             f"End incident mode of {organization.slug}",
-            "Retention deletes what is old again.",
+            "Retention deletes old rows again.",
             "End",
             formatting.change_url(Organization, organization.pk),
         )

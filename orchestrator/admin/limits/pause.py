@@ -150,7 +150,7 @@ def _confirm(
 def _run(
     model_admin: PausableAdmin, request: HttpRequest, row: Any, pause_action: PauseAction, form: ReasonForm
 ) -> bool:
-    """Call the operation. Return False if the form is to be displayed again, with the errors of its fields."""
+    """Call the operation. Return False if the form is to be shown again, with the errors of its fields."""
     values = {name: value for name, value in form.cleaned_data.items() if name != "reason"}
     target = model_admin.limit_target(row)
     try:

@@ -106,7 +106,7 @@ class QuotaAdmin(LargeTableAdmin):
 
 
 def _quotas_of(organization: Organization) -> list[dict[str, object]]:
-    """Return a row for all job types and for each type, as `admin/quotas.html` displays them."""
+    """Return a row for all job types and for each type, as `admin/quotas.html` shows them."""
     started = {use.job_type: use.started for use in read_use([organization.slug], timezone.now() - DAY)}
     uses = quota_uses([(organization.slug, job_type) for job_type in (ALL_TYPES, *JOB_TYPES)])
     return [

@@ -47,7 +47,7 @@ class ApiTokenAdmin(CreateWithToken, ReadOnlyAdmin):
 
     add_description = (
         "Creates a token for a client of the organization, or a key of one of its projects for the Bencher API. "
-        "The next page displays it once."
+        "The next page shows it once."
     )
     list_display = ["name", "organization", "project_text", "state_badge", "scope_list", "creator", "age", "expiry"]
     list_filter = [RelatedOrganizationFilter]

@@ -47,7 +47,7 @@ class PersonalKeyAdmin(CreateWithToken, ReadOnlyAdmin):
     add_description = (
         "Creates a key for the Bencher API, with which a program may do there what the user may do. "
         "Only a superuser creates keys of other people. "
-        "The next page displays it once."
+        "The next page shows it once."
     )
     list_display = ["name", "user", "form_text", "state_badge", "creator", "age", "expiry"]
     list_filter = [KeyOwnerFilter, KeyFormFilter]

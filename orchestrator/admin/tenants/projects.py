@@ -124,7 +124,7 @@ class ProjectAdmin(ProjectLimitMixin, PausableAdmin, AuditedAdmin):
             row, secret = credentials.rotate_webhook_secret(project_id=project.pk, cause=cause_of(request, form))
             return render_token_once(self, request, row, secret, label="Webhook secret")
         description = (
-            "Creates a new secret and displays it once, for the webhook settings of GitHub. "
+            "Creates a new secret and shows it once, for the webhook settings of GitHub. "
             "Deliveries that are signed with the current secret are refused from then on."
         )
         page = ConfirmPage(

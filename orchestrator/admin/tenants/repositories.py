@@ -60,7 +60,7 @@ class RepositoryForm(ReasonForm):
 
 @admin.register(Repository)
 class RepositoryAdmin(ReadOnlyAdmin):
-    """Displays repositories. The credential of an origin is never displayed."""
+    """Displays repositories. The credential of an origin is never shown."""
 
     list_display = ["name_code", "visibility", "project_link", "origin", "mirrored", "task_link"]
     list_display_links = ["name_code"]
@@ -134,7 +134,7 @@ class RepositoryAdmin(ReadOnlyAdmin):
         form = RepositoryForm(request.POST or None, initial=initial)
         page = ConfirmPage(
             f"Change {repository.full_name}",
-            "Housekeeping makes the mirror equal to a new origin at once. Commits that the mirror has remain.",
+            "Housekeeping updates the mirror from a new origin at once. Commits that the mirror already has remain.",
             "Change",
             formatting.change_url(Repository, repository.pk),
         )

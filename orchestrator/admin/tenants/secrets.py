@@ -1,4 +1,4 @@
-"""Secrets and variables: set and deleted here. No page displays a secret, not even a form with errors."""
+"""Secrets and variables: set and deleted here. No page shows a secret, not even a form with errors."""
 
 from collections.abc import Callable
 from typing import Any
@@ -32,7 +32,7 @@ from runtime_jobs.models.secrets import NAME, ScopedValue
 
 
 class HiddenTextarea(UnfoldAdminTextareaWidget):
-    """A text area whose content is never rendered, so that an error elsewhere in the form displays no secret."""
+    """A text area whose content is never rendered, so that an error elsewhere in the form shows no secret."""
 
     def format_value(self, _value: Any) -> str:
         return ""
@@ -48,12 +48,14 @@ def _value_field(check: Callable[[str], str | None], widget: forms.Widget, help_
 
 def _secret_field() -> forms.CharField:
     widget = HiddenTextarea(attrs={"rows": 6, "autocomplete": "off", "spellcheck": "false"})
-    return _value_field(validate_value, widget, "At most 48 KiB. No page displays it again.")
+    return _value_field(validate_value, widget, "At most 48 KiB. No page shows it again.")
 
 
 def _variable_field() -> forms.CharField:
     widget = UnfoldAdminTextareaWidget(attrs={"rows": 6})
-    return _value_field(validate_variable, widget, "At most 48 KiB, without ${{. Everyone who sees this page reads it.")
+    return _value_field(
+        validate_variable, widget, "At most 48 KiB, without ${{. Everyone who opens this page can read it."
+    )
 
 
 class SecretValueForm(forms.Form):
@@ -82,7 +84,7 @@ class NewScopedValueForm(forms.ModelForm):
     def clean_name(self) -> str:
         name: str = self.cleaned_data["name"]
         if not NAME.fullmatch(name):
-            raise forms.ValidationError("Letters, digits and underscores. The first one is no digit.")
+            raise forms.ValidationError("Letters, digits and underscores. The first character is not a digit.")
         return name
 
     def clean(self) -> dict[str, Any]:

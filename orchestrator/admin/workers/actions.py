@@ -48,7 +48,7 @@ DRAIN = WorkerAction(
 MAINTENANCE = WorkerAction(
     WorkerState.MAINTENANCE,
     "Maintenance",
-    "Drains the worker, and displays a note beside it.",
+    "Drains the worker, and shows a note beside it.",
     "in maintenance",
     form=NoteForm,
 )
@@ -111,7 +111,7 @@ class WorkerActionsMixin(BaseAdmin):
             except LifecycleError as refusal:
                 return _refuse(request, worker, refusal)
             return render_token_once(self, request, worker, token)
-        description = "Creates a new token and displays it once. The current token is refused at once."
+        description = "Creates a new token and shows it once. The current token is refused at once."
         page = ConfirmPage(f"Rotate token of {worker.slug}", description, "Rotate token", _url(worker))
         return render_confirm(self, request, page, form)
 

@@ -1,4 +1,4 @@
-"""The pages of runners of workflow jobs: registration, drain, tokens, revocation. A token is displayed once."""
+"""The pages of runners of workflow jobs: registration, drain, tokens, revocation. A token is shown once."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -89,7 +89,7 @@ class RotationForm(ReasonForm):
         max_value=7 * 24 * 60,
         initial=DEFAULT_OVERLAP_MINUTES,
         widget=UnfoldAdminIntegerFieldWidget,
-        help_text="For so long the other tokens stay valid. 0 ends them at once.",
+        help_text="How long the other tokens stay valid. 0: they end at once.",
     )
     field_order = ("overlap_minutes", "reason")
 
@@ -101,7 +101,7 @@ class ActionsRunnerAdmin(CreateWithToken, ReadOnlyAdmin):
     label = "Registration token"
     form = NewActionsRunnerForm
     add_description = (
-        "Registers a runner of workflow jobs. The next page displays its token once. "
+        "Registers a runner of workflow jobs. The next page shows its token once. "
         "The runner gets jobs of its pool whose label it has."
     )
     list_display = ["name", "health_badge", "pool", "label_list", "running", "version", "last_heartbeat"]
@@ -204,7 +204,7 @@ class ActionsRunnerAdmin(CreateWithToken, ReadOnlyAdmin):
                 messages.warning(request, refusal.message)
                 return HttpResponseRedirect(_url(runner))
             return render_token_once(self, request, runner, token, label=self.label)
-        description = "Creates a new token and displays it once. The other tokens end after the overlap."
+        description = "Creates a new token and shows it once. The other tokens end after the overlap."
         page = ConfirmPage(f"Rotate token of {runner.name}", description, "Rotate token", _url(runner))
         return render_confirm(self, request, page, form)
 

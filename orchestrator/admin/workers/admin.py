@@ -101,7 +101,7 @@ class WorkerAdmin(WorkerActionsMixin, CreateWithToken, AuditedAdmin):
     audit_name = "worker"
     form = WorkerForm
     immutable_fields = ("slug",)
-    add_description = "Registers a worker that may claim jobs of its pool. The next page displays its token once."
+    add_description = "Registers a worker that may claim jobs of its pool. The next page shows its token once."
     list_display = ["slug", "health_badge", "pool", "last_heartbeat", "slots", "label_list", "note_text"]
     list_filter = [HealthFilter, WorkerStateFilter, WorkerPoolFilter]
     list_select_related = ["pool"]
@@ -150,7 +150,7 @@ class WorkerAdmin(WorkerActionsMixin, CreateWithToken, AuditedAdmin):
 
 
 def worker_summary(worker: Worker) -> dict[str, Any]:
-    """Return what `admin/worker.html` displays: the health of a worker and the jobs that it executes."""
+    """Return what `admin/worker.html` shows: the health of a worker and the jobs that it executes."""
     jobs = Job.objects.filter(leases__worker=worker, leases__status="open").order_by("id")[:MAX_LISTED_JOBS]
     return {
         "health": HEALTH[health_of(worker)][0],

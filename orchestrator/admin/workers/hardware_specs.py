@@ -36,7 +36,7 @@ class NewSpecForm(forms.ModelForm):
     fallback = forms.BooleanField(
         required=False,
         widget=UnfoldBooleanSwitchWidget,
-        help_text="Jobs that name no spec get this one, and no longer the present fallback.",
+        help_text="Jobs that name no spec get this one instead of the current fallback.",
     )
 
     class Meta:
@@ -151,7 +151,7 @@ class HardwareSpecAdmin(CreateByOperation, ReadOnlyAdmin):
     def rename(self, request: HttpRequest, object_id: str) -> HttpResponse:
         spec = self._spec(request, object_id)
         form = RenameForm(request.POST or None, initial={"name": spec.name})
-        page = ConfirmPage(f"Rename {spec.slug}", "Changes the displayed name.", "Rename", _url(spec))
+        page = ConfirmPage(f"Rename {spec.slug}", "Changes the name.", "Rename", _url(spec))
         return confirm_and_act(
             self,
             request,
@@ -163,7 +163,7 @@ class HardwareSpecAdmin(CreateByOperation, ReadOnlyAdmin):
     @action(description="Make fallback", url_path="set-fallback", permissions=["operate"], icon="star")
     def set_fallback(self, request: HttpRequest, object_id: str) -> HttpResponse:
         spec, form = self._spec(request, object_id), ReasonForm(request.POST or None)
-        description = "Jobs that name no spec get this one, and no longer the present fallback."
+        description = "Jobs that name no spec get this one instead of the current fallback."
         page = ConfirmPage(f"Make {spec.slug} the fallback", description, "Make fallback", _url(spec))
         return confirm_and_act(
             self, request, page, form, lambda: self._change(request, spec, form, "is the fallback", fallback=True)
@@ -172,7 +172,7 @@ class HardwareSpecAdmin(CreateByOperation, ReadOnlyAdmin):
     @action(description="End fallback", url_path="clear-fallback", permissions=["operate"], icon="star_half")
     def clear_fallback(self, request: HttpRequest, object_id: str) -> HttpResponse:
         spec, form = self._spec(request, object_id), ReasonForm(request.POST or None)
-        description = "There is no fallback then: jobs that name no spec are refused."
+        description = "Without a fallback, jobs that name no spec are refused."
         page = ConfirmPage(f"End the fallback {spec.slug}", description, "End fallback", _url(spec))
         return confirm_and_act(
             self, request, page, form, lambda: self._change(request, spec, form, "is no fallback", fallback=False)

@@ -1,4 +1,4 @@
-"""The pages of runners of the Bencher protocol: key, archive, name, hardware specs. A key is displayed once."""
+"""The pages of runners of the Bencher protocol: key, archive, name, hardware specs. A key is shown once."""
 
 from collections.abc import Callable
 from typing import Any
@@ -133,7 +133,7 @@ class RunnerAdmin(CreateWithToken, ReadOnlyAdmin):
     label = "Key"
     form = NewRunnerForm
     add_description = (
-        "Creates a runner for `runner up --key`. The next page displays its key once. "
+        "Creates a runner for `runner up --key`. The next page shows its key once. "
         "A runner gets jobs of the hardware specs that are associated with it."
     )
     list_display = [
@@ -206,7 +206,7 @@ class RunnerAdmin(CreateWithToken, ReadOnlyAdmin):
     def rename(self, request: HttpRequest, object_id: str) -> HttpResponse:
         runner = self._runner(request, object_id)
         form = RenameForm(request.POST or None, initial={"name": runner.display_name})
-        page = ConfirmPage(f"Rename {runner.slug}", "Changes the displayed name.", "Rename", _url(runner))
+        page = ConfirmPage(f"Rename {runner.slug}", "Changes the name.", "Rename", _url(runner))
         return confirm_and_act(
             self, request, page, form, lambda: self._change(request, runner, form, name=_value(form, "name"))
         )
@@ -252,9 +252,7 @@ class RunnerAdmin(CreateWithToken, ReadOnlyAdmin):
             except LifecycleError as refusal:
                 return _refuse(request, runner, refusal)
             return render_token_once(self, request, runner, key, label=self.label)
-        description = (
-            "Creates a new key and displays it once. The current key is refused at once; open connections stay."
-        )
+        description = "Creates a new key and shows it once. The current key is refused at once; open connections stay."
         page = ConfirmPage(f"Rotate key of {runner.slug}", description, "Rotate key", _url(runner))
         return render_confirm(self, request, page, form)
 

@@ -1,1 +1,1 @@
-"""Runs one job and displays its findings in the terminal."""
+"""Runs one job and shows its findings in the terminal."""

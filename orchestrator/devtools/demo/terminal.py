@@ -20,7 +20,7 @@ MAX_WIDTH = 100  # columns; longer lines are hard to read
 STATE_COLOURS = {"failed": "red", "canceled": "yellow", "succeeded": "green"}
 SEVERITIES = {"critical": "bold white on red", "high": "bold red", "medium": "yellow", "low": "cyan"}
 VERDICTS = {"allowed": "yellow", "refused": "green", "unreachable": "green"}
-MAX_TREE_PROCESSES = 25  # the run's page displays all
+MAX_TREE_PROCESSES = 25  # the run's page shows all
 
 
 class Terminal:

@@ -14,7 +14,7 @@ from orchestrator.management.base import ServerCommand
 class Command(ServerCommand):
     """Writes a checkpoint of each organization in which something has ended or was changed."""
 
-    help = "Signs what has ended since the last checkpoints, and writes the copies into CHECKPOINT_DIR."
+    help = "Signs the jobs and operator events since the last checkpoints, and writes copies into CHECKPOINT_DIR."
 
     def handle(self, *_: Any, **_options: Any) -> None:
         written, is_complete = 0, False

@@ -26,7 +26,7 @@ class Command(ServerCommand):
             "--hours",
             type=float,
             default=DEFAULT_HOURS,
-            help=f"Keep what was used within this time (default: {DEFAULT_HOURS:g}). A push must not take longer.",
+            help=f"Keep files used within this time (default: {DEFAULT_HOURS:g}). A push must not take longer.",
         )
 
     def handle(self, *_: Any, hours: float, **__: Any) -> None:

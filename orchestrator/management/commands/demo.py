@@ -1,4 +1,4 @@
-"""`manage.py demo`: runs one real job from submit to findings, displays it, and leaves nothing running."""
+"""`manage.py demo`: runs one real job from submit to findings, shows it, and leaves nothing running."""
 
 import json
 import shlex

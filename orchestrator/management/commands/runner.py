@@ -60,7 +60,7 @@ class Command(ServerCommand):
         listing = actions.add_parser("list", help="list the runners")
         listing.add_argument("--output", choices=["text", "json"], default="text")
         for action, text in {
-            "drain": "let a runner finish its jobs, and give it no further ones",
+            "drain": "let a runner finish its jobs, and give it no new ones",
             "undrain": "give a drained runner jobs again",
             "revoke": "refuse the tokens of a runner, and end its leases, for good",
         }.items():
@@ -114,7 +114,7 @@ class Command(ServerCommand):
             return
         for name, value in values.items():
             self.stdout.write(f"{name}: {','.join(value) if isinstance(value, list) else value}")
-        self.stderr.write("The token is displayed once. Store it now.")
+        self.stderr.write("The token is shown once. Store it now.")
 
     def _list(self, options: dict[str, Any]) -> None:
         running = Count("worker__leases", filter=Q(worker__leases__state__in=OPEN_LEASES))

@@ -52,7 +52,7 @@ class Command(ServerCommand):
             return
         for field, value in values.items():
             self.stdout.write(f"{field}: {value}")
-        self.stderr.write("The token is displayed once. Store it now.")
+        self.stderr.write("The token is shown once. Store it now.")
 
 
 def _words(text: str) -> list[str]:
