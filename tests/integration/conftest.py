@@ -96,7 +96,7 @@ def project(transactional_db: None) -> Project:
 
 
 class Yard:
-    """Submits jobs, starts workers, and waits for what becomes of them."""
+    """Submits jobs, starts workers, and waits for their results."""
 
     def __init__(self, installation: Installation, project: Project, root: Path, commit: str) -> None:
         self.installation = installation

@@ -266,7 +266,7 @@ def _quoted(text: str) -> str:
 
 @contextlib.contextmanager
 def open_directory(workspace: Path, working_directory: str) -> Iterator[Path]:
-    """Open a directory of the workspace, and yield a path that leads to it whatever becomes of its name.
+    """Open a directory of the workspace, and yield a path that leads to it even if it is renamed.
 
     Raises:
         CheckoutFailed: `working_directory` is no directory below `workspace`, has a link in its path, or is closed to

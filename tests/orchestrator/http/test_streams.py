@@ -1,4 +1,4 @@
-"""Streamed answers: how many are admitted, and what becomes of a client that does not take what is sent."""
+"""Streamed answers: how many are admitted, and what happens to a client that does not read."""
 
 import asyncio
 import gc

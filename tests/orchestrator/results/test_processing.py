@@ -1,4 +1,4 @@
-"""Contract 5: what becomes of a job whose result has arrived."""
+"""Contract 5: how a job ends whose result has arrived."""
 
 import json
 import threading

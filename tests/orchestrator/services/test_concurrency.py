@@ -1,4 +1,4 @@
-"""Of the jobs that name one key one runs at a time; what becomes of the others is their word."""
+"""Of the jobs with one concurrency key one runs at a time; the policy of each decides about the others."""
 
 import threading
 
