@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.test_architecture import AGENT, LEVELS
 from tests.test_language import PACKAGES, files, texts_of_python
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -122,7 +123,7 @@ def test_existing_names_are_accepted():
     assert list(missing("README.md", text)) == []
 
 
-PAGES = [name for name in DOCUMENTS if name.startswith("docs/") and not name.startswith("docs/adr/0")]
+PAGES = [name for name in DOCUMENTS if name != "README.md" and not name.startswith("docs/adr/0")]
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -168,9 +169,9 @@ def test_the_documents_that_the_readme_names_are_in_the_glossary():
     assert {"000", "001", "002", "003", "004"} <= glossary_rows()
 
 
-def section(heading: str) -> str:
-    """Return a section of the README, without its heading."""
-    _, found, rest = (ROOT / "README.md").read_text().partition(f"\n{heading}\n")
+def section(heading: str, page: str = "README.md") -> str:
+    """Return a section of a page, without its heading."""
+    _, found, rest = (ROOT / page).read_text().partition(f"\n{heading}\n")
     assert found, heading
     return rest.partition("\n##")[0]
 
@@ -183,12 +184,20 @@ def test_the_readme_states_platforms_sizes_and_times():
     assert all(name in rows["time"] for name in ("set-up", "`make demo`", "`make up`", "`make test`"))
 
 
-def test_the_readme_lists_the_files_of_a_new_failure_reason():
+def test_the_readme_has_ten_kilobytes_at_most():
+    assert (ROOT / "README.md").stat().st_size <= 10 * 1024
+
+
+def test_each_folder_has_a_row():
+    rows = re.findall(r"^\| (`.*?`) \|", section("## Folders", "CONTRIBUTING.md"), re.MULTILINE)
+    named = {name.rstrip("/").replace("/", ".") for row in rows for name in re.findall(r"`([^`]+)`", row)}
+    folders = {name for name in (*LEVELS, *AGENT) if (ROOT / name.replace(".", "/")).is_dir()}
+    assert folders == named
+
+
+def test_the_recipe_of_a_failure_reason_lists_its_files():
     """All files that name one such reason, as an example."""
-    assert "| a new failure reason | [Add a failure reason](#add-a-failure-reason) |" in section(
-        "## Where do I change …"
-    )
-    steps = section("### Add a failure reason")
+    steps = section("### Add a failure reason", "CONTRIBUTING.md")
     reason = re.compile(r"\btoo_many_processes\b", re.IGNORECASE)
     found = {
         name
@@ -199,8 +208,9 @@ def test_the_readme_lists_the_files_of_a_new_failure_reason():
     assert {name for name in found if name not in steps} == set()
 
 
-def test_the_readme_names_the_settings_of_automatic_retries():
-    (row,) = re.findall(r"^\| retry twice instead of once \|.*$", section("## Where do I change …"), re.MULTILINE)
+def test_the_settings_of_automatic_retries_are_named():
+    rows = section("## Where do I change …", "CONTRIBUTING.md")
+    (row,) = re.findall(r"^\| retry twice instead of once \|.*$", rows, re.MULTILINE)
     names_in_code = re.findall(r'"(AUTOMATIC_RETRIES_\w+)"', (ROOT / "config" / "settings.py").read_text())
     assert names_in_code
     assert {name for name in names_in_code if name not in row} == set()
