@@ -17,7 +17,7 @@ help: ## list the targets
 
 setup: .venv/.installed .venv/bin/stella system ## create .venv with the locked dependencies and the command stella, and check the system packages
 
-demo: setup ## run one real job and display what it did (your own: REPO=… COMMIT=… CMD="…" EGRESS="host host")
+demo: setup ## run one real job and show what it did (your own: REPO=… COMMIT=… CMD="…" EGRESS="host host")
 	@$(MANAGE) demo $(if $(REPO),--repo "$$REPO" --commit "$$COMMIT" --cmd "$$CMD" --egress "$$EGRESS")
 
 up: setup ## serve until Ctrl-C (PORT=8000 HOST=127.0.0.1 WORKERS=1 STATE_DIR=.state)

@@ -63,7 +63,7 @@ def test_a_cancel_asks_why_and_reaches_every_job(admin_client, batch):
     worker = WorkerFactory()
     claimed(worker, job_types=("steps",))
     path = f"{LIST}{batch.batch_ulid}/cancel/"
-    assert "requested to stop" in text(admin_client.get(path))
+    assert "asked to stop" in text(admin_client.get(path))
     assert admin_client.post(path, {"reason": ""}).status_code == 400
     assert state_of(batch) == "running"
     assert admin_client.post(path, {"reason": "wrong commit"}).status_code == 302

@@ -450,7 +450,7 @@ def test_the_pages_of_runners_of_workflow_jobs(browser, live_server, pictures, s
     for name, path, height, words in (
         ("actions-runners", "/admin/workers/actionsrunner/", 560, ("build-1", "ubuntu-latest", "2 of 4", "1.4.0")),
         ("actions-runner", page, 1000, ("Running 2 of 4 slots", "rack-4", "namespaces", "lint", "Expires")),
-        ("actions-runner-new", "/admin/workers/actionsrunner/add/", 900, ("displays its token once", "expires after")),
+        ("actions-runner-new", "/admin/workers/actionsrunner/add/", 900, ("shows its token once", "expires after")),
         ("actions-runner-rotate", page.replace("change", "rotate-token"), 700, ("Overlap minutes", "Reason")),
     ):  # fmt: skip
         browser.show(height=height)
