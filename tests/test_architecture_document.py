@@ -19,7 +19,7 @@ DOCUMENT = ROOT / "docs" / "architecture.md"
 MAX_FILES = 12
 PATHS = (
     *("Every request", "Submit", "Claim", "Heartbeat", "Completion", "Admin action"),
-    *("Fetch", "Workflow run", "Workflow job", "Upload", "Log chunk", "Long poll", "Subscription"),
+    *("Fetch", "Workflow run", "Workflow job", "Upload", "Log chunk", "Long poll", "Subscription", "Webhook delivery"),
 )
 NAMES_OTHERS = "config/settings.py"  # names middleware, URLs and authentication of every request
 
