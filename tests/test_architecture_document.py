@@ -21,7 +21,8 @@ PATHS = (
     *("Every request", "Submit", "Claim", "Heartbeat", "Completion", "Admin action"),
     *("Fetch", "Workflow run", "Workflow job", "Upload", "Log chunk", "Long poll", "Subscription", "Webhook delivery"),
 )
-NAMES_OTHERS = "config/settings.py"  # names middleware, URLs and authentication of every request
+# The first names middleware, URLs and authentication of every request; the second binds what follows the end of a job.
+NAMES_OTHERS = ("config/settings.py", "orchestrator/apps.py")
 
 # Files that a framework finds by itself, and the reason.
 FOUND_BY_FRAMEWORK = {
@@ -56,13 +57,10 @@ def tree_of(file: str) -> ast.Module:
 
 @cache
 def names_in(file: str) -> frozenset[str]:
-    """Return the modules that a file imports, also through `orchestrator.services`, and the strings in it."""
+    """Return the modules that a file imports, and the strings in it."""
     if not file.endswith(".py"):
         return frozenset()
-    found = set(imports(tree_of(file)))
-    if "orchestrator.services" in found:
-        found |= set(imports(tree_of("orchestrator/services/__init__.py")))
-    return frozenset(found | set(strings(tree_of(file))))
+    return frozenset({*imports(tree_of(file)), *strings(tree_of(file))})
 
 
 def leads_to(earlier: str, file: str) -> bool:
@@ -88,7 +86,7 @@ def faults(section: str) -> Iterator[str]:
     yield from (f"{file} does not exist" for file in missing)
     if missing:
         return
-    before = [NAMES_OTHERS]
+    before = [*NAMES_OTHERS]
     for number, file in enumerate(path):
         if number and file not in FOUND_BY_FRAMEWORK and not any(leads_to(earlier, file) for earlier in before):
             yield f"{file} is not reached from a file before it"
