@@ -3,7 +3,6 @@
 Django finds the models of an app by this module. Nothing else imports it.
 """
 
-from orchestrator.admin.limits.models import QuotaOverview
 from orchestrator.bulk_actions.models import BulkAction, BulkTarget
 from orchestrator.core.clock_beat import ClockBeat
 from orchestrator.core.metrics_models import Count, MetricsPosition
@@ -35,6 +34,7 @@ from orchestrator.protocols.github.models import WebhookDelivery
 from orchestrator.protocols.shithub.models import HeartbeatWindow
 from orchestrator.results.models import Benchmark, Branch, Measure, Metric, Report, ReportResult, Testbed
 from orchestrator.schedules.models import Schedule, ScheduleTick
+from orchestrator.selectors.quota_overview import QuotaOverview
 from orchestrator.webhooks.models import (
     Delivery,
     DeliveryTry,

@@ -8,7 +8,7 @@ from runtime_jobs.events import Actor
 
 @dataclass(frozen=True)
 class Cause:
-    """Who asked for an operation, why, from where and when. The view, the admin or the loop that calls it makes one.
+    """Names who asks for an operation, why, from where and when. The caller, a view or a loop, makes one.
 
     Attributes:
         actor: The person or program.

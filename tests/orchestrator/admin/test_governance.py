@@ -9,10 +9,10 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from orchestrator.admin.dashboard.alerts import current_alerts, read_state
-from orchestrator.admin.limits.models import QuotaOverview
 from orchestrator.core.cause import Cause
 from orchestrator.incidents.models import Incident, IncidentMode
 from orchestrator.incidents.operations import acknowledge_incident
+from orchestrator.selectors.quota_overview import QuotaOverview
 from orchestrator.services import job_end, quotas
 from orchestrator.webhooks.models import Webhook
 from runtime_jobs.models import Organization, Plan

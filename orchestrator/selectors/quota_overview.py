@@ -1,4 +1,4 @@
-"""Models that only the pages of limits use."""
+"""The model of the admin's page of quotas. It is not in the admin's folder: processes without pages load models."""
 
 from runtime_jobs.models import Organization
 
