@@ -47,7 +47,6 @@ _WRONG_START = re.compile(r"(What|Who|Whose|How|It)\b")
 # (file or folder, part of a banned word, or "" for all): why it may stay.
 EXCEPTIONS = {
     ("tests/test_language.py", ""): "lists the banned words",
-    ("tests/leases/former_functions/", ""): "functions of earlier commits, letter for letter",
     ("docs/adr/0046-service-modules-are-nouns.md", "verb"): "in the sense of grammar",
     ("docs/adr/README.md", "verb"): "the title of that decision",
     ("docs/openapi.yaml", "told"): "names of published components",

@@ -1,7 +1,7 @@
 """Keeps the principals of valid tokens for at most a second, by the SHA-256 of the token.
 
 A change of a token, worker or pool reaches the cache in three ways. The process that makes the change clears its cache
-after the commit. Triggers notify all processes that listen (`orchestrator/migrations/0005_credential_changes.py`).
+after the commit. Triggers notify all processes that listen (`orchestrator/migrations/0002_triggers.py`).
 A process that receives no notification still reads each token again after AUTH_CACHE_SECONDS.
 """
 

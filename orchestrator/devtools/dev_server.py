@@ -19,7 +19,6 @@ from pathlib import Path
 from django.conf import settings
 from django.core.management import call_command
 from django.db import connections
-from django.db.migrations.executor import MigrationExecutor
 
 from orchestrator.devtools import seed
 from orchestrator.devtools.demo import repository
@@ -29,6 +28,7 @@ from orchestrator.devtools.process_supervisor import (
     ProcessSupervisorError,
     child_environment,
 )
+from runtime_jobs.applied_migrations import are_migrations_pending, unknown_migrations
 from runtime_jobs.secret_files import private_file
 
 SERVER_START_TIMEOUT_SECONDS = 60.0
@@ -120,9 +120,13 @@ def _read(path: str) -> str:
 
 
 def prepare() -> seed.SeedData:
-    """Migrate the database, seed it, and close all connections, so that the child processes can have them."""
-    executor = MigrationExecutor(connections["default"])
-    if executor.migration_plan(executor.loader.graph.leaf_nodes()):
+    """Migrate the database, seed it, and close all connections, so that the child processes can have them.
+
+    Raises:
+        CommandError: `migrate` refuses the database.
+    """
+    database = connections["default"]
+    if are_migrations_pending(database) or unknown_migrations(database):
         call_command("migrate", verbosity=0)
     seed_data = seed.seed_database(
         file=settings.STATE_DIR / "seed.json",

@@ -19,7 +19,6 @@ class Dependency(models.Model):
         Job, to_field="job_ulid", db_column="on_job_ulid", on_delete=models.CASCADE, related_name="+", db_index=False
     )
 
-    # Processes of the former release insert rows without this column.
     needs_success = models.BooleanField(default=True, db_default=True, help_text="Without it any end is enough.")
 
     class Meta:

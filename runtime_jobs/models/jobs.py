@@ -213,8 +213,6 @@ class Job(models.Model):
     lease_ttl_seconds = models.PositiveIntegerField()
     heartbeat_interval_seconds = models.PositiveIntegerField()
     acknowledge_within_seconds = models.PositiveIntegerField()
-    # Processes of the former release insert jobs without the next four columns. The database has these defaults, too;
-    # that of the grace is TIMEOUT_GRACE_SECONDS as it was when the column was added.
     late_result_seconds = models.PositiveIntegerField(
         default=0, help_text="A result counts for so long after the lease ended without one."
     )

@@ -148,7 +148,6 @@ class Plan(models.Model):
 class Organization(models.Model):
     """A tenant. Its slug never changes: jobs and runs carry copies of it."""
 
-    # A process of the former release inserts rows without a UUID, so the database has a default, too.
     uuid = models.UUIDField(default=new_uuid, db_default=RandomUUID(), editable=False)
     slug = models.CharField(max_length=63, unique=True, validators=[slug])
     name = models.CharField(max_length=200, blank=True)

@@ -1,25 +1,18 @@
-"""The SQL functions are versioned, frozen, compared with the database, and beside those of former commits."""
+"""The SQL functions are versioned, frozen and compared with the database."""
 
 import shutil
-from pathlib import Path
 
 import pytest
-from django.core.management import call_command
-from django.db import connection, transaction
+from django.db import connection
+from django.db.migrations.recorder import MigrationRecorder
 from django.utils import timezone
 
 from leases import checks, sql_functions
-from leases.models import Lane, Lease, LimitSlot
-from leases.states import OPEN
-from orchestrator.audit.runner import run_audit
-from orchestrator.core.clock_beat import ClockBeat
 from orchestrator.http.observability import health
-from orchestrator.services import claiming, heartbeat
-from runtime_jobs.models import Job
+from orchestrator.models import ClockBeat
 from tests.api_client import Caller, problem_of
-from tests.factories import OrganizationFactory, PlanFactory, ProjectFactory, WorkerFactory, claimed, offer, submitted
+from tests.factories import WorkerFactory
 
-FORMER = Path(__file__).parent / "former_functions"
 BROKEN = """CREATE OR REPLACE FUNCTION bucket_tokens_v1(p_per_hour integer, p_burst integer, p_spent_until timestamptz)
     RETURNS integer LANGUAGE sql VOLATILE AS $$ SELECT 1000000 $$"""
 OVERLOAD = "CREATE FUNCTION bucket_tokens_v1(p_per_hour bigint) RETURNS integer LANGUAGE sql AS $$ SELECT 1 $$"
@@ -117,14 +110,19 @@ def test_other_databases_are_not_asked(django_assert_num_queries, db):
 
 @pytest.fixture
 def not_migrated(transactional_db):
-    """The schema before the versioned functions, as a new process meets it that was started before `migrate`."""
+    """A database as a new process meets it that was started before `migrate`: without a migration and a function."""
     worker = WorkerFactory()
-    call_command("migrate", "leases", "0003", verbosity=0)
+    last = MigrationRecorder.Migration.objects.filter(app="leases").latest("name")
+    last.delete()
+    execute("ALTER FUNCTION bucket_tokens_v1(integer, integer, timestamptz) RENAME TO renamed")
+    execute("ALTER FUNCTION claim_v2 RENAME TO renamed")
     health._are_migrations_applied.clear()
     try:
         yield worker
     finally:
-        call_command("migrate", verbosity=0)  # also migrations of other apps that depend on these
+        execute("ALTER FUNCTION renamed(integer, integer, timestamptz) RENAME TO bucket_tokens_v1")
+        execute("ALTER FUNCTION renamed RENAME TO claim_v2")
+        MigrationRecorder(connection).record_applied("leases", last.name)
         health._are_migrations_applied.clear()
 
 
@@ -137,71 +135,3 @@ def test_a_database_that_is_not_migrated_is_not_ready_and_requests_say_so(not_mi
     assert (document["status"], document["code"]) == (503, "database_unavailable")
     assert "manage.py migrate" in document["detail"]
     assert database_problems() == []  # `migrate` runs this check first
-
-
-@pytest.mark.parametrize("commit", ["8637103", "35c5633"])
-def test_the_migration_leaves_former_functions_as_they_are(transactional_db, commit):
-    former = "SELECT proname, md5(prosrc) FROM pg_proc WHERE proname ~ '^(lanes?_|submit_quota)' ORDER BY oid"
-    with transaction.atomic():
-        execute((FORMER / f"{commit}.sql").read_text())
-        before = execute(former)
-        call_command("migrate", "leases", "0003", verbosity=0)
-        call_command("migrate", "leases", verbosity=0)
-        assert len(before) >= 17
-        assert execute(former) == before
-        transaction.set_rollback(True)
-
-
-def claim_as_before(worker, jobs=1):
-    """The statements of a claim as both former commits send them. Returns the ids of the claimed jobs."""
-    rows = execute(
-        "SELECT * FROM lanes_take(%s, ARRAY(SELECT id::integer FROM lane_profiles), %s, %s)",
-        [worker.pool.slug, worker.worker_id, jobs],
-    )
-    lanes = [key for kind, key, _ in rows if kind == "lane"]
-    found = [sum(1 for kind, _, lane in rows if kind == "job" and lane == key) for key in lanes]
-    full_lanes = [(key, limit) for kind, key, limit in rows if kind == "lane_full"]
-    full_queues = [(key, limit) for kind, key, limit in rows if kind == "queue_full"]
-    columns = [
-        lanes,
-        found,
-        *([[pair[side] for pair in full] for full in (full_lanes, full_queues) for side in (0, 1)]),
-    ]
-    execute(f"SELECT lanes_settle({', '.join(['%s::integer[]'] * 6)})", columns)
-    return [key for kind, key, _ in rows if kind == "job"]
-
-
-def requeue_as_before(job):
-    Job.objects.filter(pk=job.pk).update(state="queued")
-    execute(
-        "SELECT lanes_end(%s::bigint[], %s::bigint[], %s::integer[], %s::timestamptz[])",
-        [[job.pk], [job.pk], [job.lane_id], [job.created_at]],
-    )
-
-
-@pytest.mark.django_db
-@pytest.mark.parametrize("commit", ["8637103", "35c5633"])
-def test_former_calls_and_present_calls_work_on_the_same_rows(commit):
-    execute((FORMER / f"{commit}.sql").read_text())
-    project = ProjectFactory(organization=OrganizationFactory(plan=PlanFactory(max_active=3, priority=100)))
-    worker = WorkerFactory(capacity=50)
-    jobs = [submitted(project) for _ in range(5)]
-
-    assert claim_as_before(worker) == [jobs[0].pk]
-    assert claimed(worker).job.pk == jobs[1].pk
-    assert claim_as_before(worker, 5) == [jobs[2].pk]  # the limit of both is three
-    assert claiming.claim(worker=worker, offer=offer(worker)) is None
-    assert LimitSlot.objects.filter(job_id__isnull=False).count() == 3
-
-    requeue_as_before(jobs[0])  # a former process ends one: a present claim gets its place
-    assert claimed(worker).job.pk == jobs[0].pk
-    lease = Lease.objects.get(job_id=jobs[1].job_ulid, state__in=OPEN)
-    heartbeat.release(lease_ulid=lease.lease_ulid, worker=worker)  # and the other way round
-    assert claim_as_before(worker) == [jobs[1].pk]
-
-    execute("SELECT lanes_age(10)")
-    execute("SELECT lanes_due(10)")
-    for lane in Lane.objects.all():
-        execute("SELECT lanes_advance(%s)", [lane.pk])
-    assert LimitSlot.objects.filter(job_id__isnull=False).count() == 3
-    assert [finding for finding in run_audit() if finding.code.startswith("L")] == []

@@ -12,17 +12,17 @@ from typing import Any
 
 from django.conf import settings
 from django.db import DatabaseError, InterfaceError, connection
-from django.db.migrations.executor import MigrationExecutor
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.views.decorators.csrf import csrf_exempt
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from leases.sql_functions import are_functions_current
-from orchestrator.core.clock_beat import ClockBeat
-from orchestrator.core.db_scope import release_connection_after
 from orchestrator.http.client_ip import is_direct_loopback
+from orchestrator.http.db_scope import release_connection_after
 from orchestrator.http.errors.problems import ApiError, as_response
 from orchestrator.http.observability.metrics import registry
+from orchestrator.models import ClockBeat
+from runtime_jobs.applied_migrations import are_migrations_pending
 from runtime_jobs.db_errors import is_database_unavailable
 from runtime_jobs.db_time import database_now
 
@@ -156,10 +156,8 @@ def _can_write() -> bool:
 
 def _is_migrated() -> bool:
     """Return whether all migrations are applied. Reading them is slow, so a positive result is kept."""
-    if not _are_migrations_applied.is_set():
-        executor = MigrationExecutor(connection)
-        if not executor.migration_plan(executor.loader.graph.leaf_nodes()):
-            _are_migrations_applied.set()
+    if not _are_migrations_applied.is_set() and not are_migrations_pending(connection):
+        _are_migrations_applied.set()
     return _are_migrations_applied.is_set()
 
 

@@ -10,10 +10,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
+import psycopg
 import pytest
 import requests
 from django.core.management.base import CommandError
+from django.db.migrations.loader import MigrationLoader
 
 from config.paths import BASE_DIR
 from orchestrator.management.commands.serve import Command as ServeCommand
@@ -305,6 +308,51 @@ def test_a_bad_database_is_named_in_one_line(installation, url, message):
         assert (len(launched.errors), launched.lines) == (1, []), launched.everything()
         assert message in launched.errors[0]
         assert "sesame" not in launched.everything()
+    assert not installation.processes()
+
+
+OF_THIS_RELEASE = [*MigrationLoader(None).disk_migrations, ("leases", "0099_later")]
+BEFORE_THE_RELEASE = [(app, name) for app in ("runtime_jobs", "leases") for name in ("0001_schema", "0002_lean_jobs")]
+
+
+@pytest.fixture(params=[BEFORE_THE_RELEASE, OF_THIS_RELEASE], ids=["before_the_release", "newer_release"])
+def foreign_database(request, database_url: str) -> Iterator[str]:
+    """The address of a database that a commit before the release, or a newer release, has migrated."""
+    url = urlsplit(database_url)
+    with psycopg.connect(url._replace(path="/postgres").geturl(), autocommit=True) as session:
+        session.execute("DROP DATABASE IF EXISTS foreign_schema WITH (FORCE)")
+        session.execute("CREATE DATABASE foreign_schema TEMPLATE template0")
+        foreign = url._replace(path="/foreign_schema").geturl()
+        with psycopg.connect(foreign) as connection:
+            connection.execute("CREATE TABLE runtime_jobs (id bigserial, job_ulid varchar(30))")
+            connection.execute(
+                "CREATE TABLE django_migrations"
+                " (id bigserial, app varchar(255), name varchar(255), applied timestamptz DEFAULT now())"
+            )
+            for row in request.param:
+                connection.execute("INSERT INTO django_migrations (app, name) VALUES (%s, %s)", row)
+        yield foreign
+        session.execute("DROP DATABASE foreign_schema WITH (FORCE)")
+
+
+def contents(url: str) -> list[tuple[object, ...]]:
+    """Tables, columns and applied migrations."""
+    with psycopg.connect(url) as connection:
+        columns = connection.execute(
+            "SELECT table_name, column_name FROM information_schema.columns WHERE table_schema = 'public' ORDER BY 1, 2"
+        ).fetchall()
+        return columns + connection.execute("SELECT app, name FROM django_migrations ORDER BY id").fetchall()
+
+
+def test_a_database_of_another_schema_is_refused_in_one_line_and_stays_as_it_is(installation, foreign_database):
+    before = contents(foreign_database)
+    for command in (["migrate"], ["up", "--port", "0"]):
+        launched = installation.manage(*command, DATABASE_URL=foreign_database)
+        assert launched.wait() == 1
+        assert len(launched.errors) == 1, launched.everything()
+        assert "made by a newer release or by a commit before 0.1.0" in launched.errors[0]
+        assert "DATABASE_URL=" in launched.errors[0]
+        assert contents(foreign_database) == before
     assert not installation.processes()
 
 

@@ -1,7 +1,5 @@
 """A run is stored only under its uploader's live lease, and completes only that lease."""
 
-from importlib import import_module
-
 import pytest
 from django.db import connection
 
@@ -169,14 +167,6 @@ class TestRunsOfTheReleaseBefore:
         [finding] = run_audit()
         assert (finding.code, finding.broken_for) == ("I18", (job.job_ulid,))
         Run.objects.all().delete()
-
-    def test_the_migration_gives_them_the_lease_into_which_they_fell(self, job, worker, mallory, payload):
-        backfill = import_module("orchestrator.migrations.0004_runs_of_leases").BACKFILL
-        self.stored(job, worker, payload)
-        self.stored(job, mallory, payload, run_id="run_other", job_id="rtj_01j00000000000000000000001")
-        with connection.cursor() as cursor:
-            cursor.execute(backfill)
-        assert dict(Run.objects.values_list("run_id", "fence")) == {"run_old": 1, "run_other": None}
 
 
 def test_two_jobs_of_one_worker_do_not_share_a_run(organization, worker, wendy):

@@ -361,7 +361,7 @@ def test_one_function_alone_opens_the_guard_of_the_events():
     folders = ("runtime_jobs", "leases", "orchestrator", "workers", "config")
     files = [path for name in folders for path in Path(BASE_DIR, name).rglob("*.py")]
     naming = {str(path.relative_to(BASE_DIR)) for path in files if "orchestrator.maintenance'" in path.read_text()}
-    assert naming == {"runtime_jobs/events.py", "runtime_jobs/migrations/0001_schema.py"}
+    assert naming == {"runtime_jobs/events.py", "runtime_jobs/migrations/0002_triggers_and_storage.py"}
 
 
 def test_a_step_that_takes_too_long_is_tried_again_with_fewer_jobs(project, long_ago, monkeypatch):

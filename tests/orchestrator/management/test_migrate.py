@@ -10,6 +10,7 @@ from django.core.management import call_command
 from django.core.management.commands import migrate
 from django.db import OperationalError, connection, transaction
 
+from orchestrator.management.commands import migrate as command_module
 from tests.live_server import eventually
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -90,3 +91,66 @@ def test_another_error_is_not_repeated(monkeypatch):
     with pytest.raises(OperationalError):
         call_command("migrate", verbosity=0)
     assert len(attempts) == 1
+
+
+SLOW_VACUUM = ", ".join(
+    f"autovacuum_{name}"
+    for name in (
+        *("vacuum_threshold = 0", "vacuum_scale_factor = 0", "analyze_threshold = 2000000000"),
+        *("vacuum_cost_limit = 1", "vacuum_cost_delay = 100"),  # 20 ms for each page or more: minutes for the table
+    )
+)
+
+
+CHANGE = "ALTER TABLE busy DROP COLUMN filler"
+
+
+@pytest.fixture
+def busy_table():
+    execute("CREATE TABLE busy (id integer, filler text)")
+    yield "busy"
+    execute("DROP TABLE busy")
+
+
+def columns():
+    found = "SELECT attname FROM pg_attribute WHERE attrelid = 'busy'::regclass AND attnum > 0 AND NOT attisdropped"
+    return [name for (name,) in execute(found)]
+
+
+def is_vacuumed():
+    return execute("SELECT 1 FROM pg_locks WHERE relation = 'busy'::regclass AND mode = 'ShareUpdateExclusiveLock'")
+
+
+def change_table(monkeypatch):
+    """Change the table as a migration of Django's operations does.
+
+    Django's command is replaced by one migration: all of this release are applied. Three attempts, so that a test that
+    fails takes seconds.
+    """
+
+    def migration(command, *_, **options):
+        command.verbosity = options["verbosity"]
+        command.migration_progress_callback("apply_start", ATOMIC)
+        execute(CHANGE)
+
+    monkeypatch.setattr(command_module, "MAX_ATTEMPTS", 3)
+    monkeypatch.setattr(migrate.Command, "handle", migration)
+    call_command("migrate", verbosity=0)
+
+
+def test_a_migration_interrupts_an_autovacuum(busy_table, monkeypatch):
+    execute(f"ALTER TABLE busy SET ({SLOW_VACUUM})")
+    execute("INSERT INTO busy SELECT n, repeat('x', 1000) FROM generate_series(1, 20000) n")
+    execute("DELETE FROM busy")
+    eventually(is_vacuumed, 120)
+    change_table(monkeypatch)
+    assert columns() == ["id"]
+
+
+def test_a_migration_leaves_the_vacuum_of_an_operator_alone(busy_table, database_url, monkeypatch):
+    with psycopg.connect(database_url) as operator:
+        operator.execute("LOCK TABLE busy IN SHARE UPDATE EXCLUSIVE MODE")
+        with pytest.raises(OperationalError, match="lock timeout"):
+            change_table(monkeypatch)
+        assert operator.execute("SELECT count(*) FROM busy").fetchone() == (0,)
+    assert columns() == ["id", "filler"]

@@ -1,22 +1,17 @@
 """Failures of a webhook: 410 disables it, five days pause it and open an incident, a success clears them."""
 
 from datetime import UTC, datetime, timedelta
-from importlib import import_module
 
 import psycopg
 import pytest
-from django.db import IntegrityError, OperationalError, connection, transaction
+from django.db import IntegrityError, OperationalError, transaction
 
-from orchestrator.core.cause import Cause
-from orchestrator.core.unit_of_work import UnitOfWork
-from orchestrator.incidents.models import Incident
-from orchestrator.webhooks.delivery_queue import FinishedTry, claim_deliveries, record_tries
-from orchestrator.webhooks.health import record_health
-from orchestrator.webhooks.models import Delivery, Webhook
-from orchestrator.webhooks.operations import change_webhook
+from orchestrator.dispatching.queue import FinishedTry, claim_deliveries, record_tries
+from orchestrator.models import Delivery, Incident, Webhook
+from orchestrator.services.unit_of_work import UnitOfWork
+from orchestrator.services.webhook_health import record_health
 from orchestrator.webhooks.sender import TryResult
 from runtime_jobs.models import OperatorEvent
-from tests.factories import ALICE
 from tests.orchestrator.webhooks.world import make_deliveries, make_webhook
 
 pytestmark = pytest.mark.django_db
@@ -114,35 +109,6 @@ def test_a_webhook_that_a_client_has_paused_stays_so(webhook):
     record_tries([FinishedTry(claimed[0], result)], record_health=record_health, now=NOW)
     webhook.refresh_from_db()
     assert (webhook.status, webhook.status_reason) == ("paused", "Paused by alice.")
-
-
-def test_the_migration_finds_the_webhook_in_the_sentence_of_an_incident(webhook):
-    fill = import_module("orchestrator.migrations.0021_incidents_of_webhooks").FILL
-    tried(webhook, NOW, 500)
-    tried(webhook, NOW + timedelta(days=5), 500)
-    breaker = Incident.objects.create(
-        kind="breaker",
-        org_slug="sandtrace",
-        job_type="scan",
-        summary=Incident.objects.get().summary,
-        opened_at=NOW,
-    )
-    unnamed = Incident.objects.create(
-        kind="webhook",
-        org_slug="sandtrace",
-        job_type="",
-        summary=f"Seen with the webhook {webhook.webhook_ulid}.",
-        opened_at=NOW,
-    )
-    Incident.objects.update(webhook_ulid=None)
-    with connection.cursor() as cursor:
-        cursor.execute(fill)
-    assert list(Incident.objects.exclude(webhook_ulid=None).values_list("kind", "webhook_ulid")) == [
-        ("webhook", webhook.webhook_ulid)
-    ]
-    assert set(Incident.objects.filter(webhook_ulid=None)) == {breaker, unnamed}
-    change_webhook(webhook_ulid=webhook.webhook_ulid, changes={"status": "active"}, cause=Cause(ALICE, now=NOW))
-    assert set(Incident.objects.unresolved()) == {breaker, unnamed}
 
 
 def test_a_webhook_has_one_unresolved_incident(webhook):

@@ -67,9 +67,7 @@ def test_a_runner_is_a_worker_of_the_runner_pool(ada):
 
 
 def test_the_pool_of_the_migration_has_a_strict_order():
-    create_pool = importlib.import_module("workers.migrations.0006_runner_pool").create_pool
-    for _ in range(2):
-        create_pool(apps, None)
+    importlib.import_module("workers.migrations.0001_tables").create_pool(apps, None)
     pool = Pool.objects.get(slug="bare-metal")
     assert (pool.least_isolation, pool.aging, pool.policy) == ("none", False, PoolPolicy.FIFO)
 

@@ -1,27 +1,40 @@
-"""Keep all columns of an ended job on which evidence rests, and mark jobs that have announced an artifact.
-
-Until now the trigger `guard_job` kept the state, the end, the run and the failure reason. Digests in the event history
-cover the request and the result, too, so a change of them is found by `manage.py audit --chains`; now it is refused in
-the first place. The mark lets the end of all jobs without artifacts read none.
-
-Safe while processes of the former release write. They change none of these columns after the end of a job, and insert
-jobs without the mark: they bind no artifacts. No statement rewrites or reads a table under a lock.
-
-- Function of the trigger: replaced without a lock of the table.
-- Column: ACCESS EXCLUSIVE on `runtime_jobs` for milliseconds. Its default is stored in the catalog, not in rows.
-
-Reversing leaves the function, because the former release works with it.
-"""
+"""The rules that triggers keep, the storage of rows that are written often, and the plans of the tiers."""
 
 from typing import Any
 
-from django.db import migrations, models
+from django.db import migrations
 
-from runtime_jobs import online_ddl
 
-# As in 0007, and: request, result and the head of the event history of an ended job stay.
+# No code may change an event or a billed minute, whatever its bugs.
+APPEND_ONLY = """
+CREATE FUNCTION refuse_change() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    -- Retention and the rebase of xid after a restore use one way, which names itself.
+    IF current_setting('orchestrator.maintenance', true) = lower(TG_OP) THEN
+        RETURN CASE WHEN TG_OP = 'UPDATE' THEN NEW WHEN TG_OP = 'DELETE' THEN OLD END;
+    END IF;
+    RAISE EXCEPTION '% is append-only: % refused', TG_TABLE_NAME, TG_OP USING ERRCODE = 'insufficient_privilege';
+END $$;
+
+CREATE TRIGGER append_only BEFORE UPDATE OR DELETE ON runtime_job_events
+    FOR EACH ROW EXECUTE FUNCTION refuse_change();
+CREATE TRIGGER append_only_whole BEFORE TRUNCATE ON runtime_job_events
+    FOR EACH STATEMENT EXECUTE FUNCTION refuse_change();
+CREATE TRIGGER append_only BEFORE UPDATE OR DELETE ON operator_events
+    FOR EACH ROW EXECUTE FUNCTION refuse_change();
+CREATE TRIGGER append_only_whole BEFORE TRUNCATE ON operator_events
+    FOR EACH STATEMENT EXECUTE FUNCTION refuse_change();
+CREATE TRIGGER append_only BEFORE UPDATE OR DELETE ON usage_records
+    FOR EACH ROW EXECUTE FUNCTION refuse_change();
+CREATE TRIGGER append_only_whole BEFORE TRUNCATE ON usage_records
+    FOR EACH STATEMENT EXECUTE FUNCTION refuse_change();
+"""
+
+# One trigger in place of CHECKs and a generated column. PostgreSQL parses the text of each CHECK, WHEN and generated
+# column anew in every statement that writes the table; it compiles a PL/pgSQL function once per session. An ended job
+# keeps its state and all columns on which evidence rests, whatever the bugs of a program.
 GUARD = """
-CREATE OR REPLACE FUNCTION guard_job() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION guard_job() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE broken text;
 BEGIN
     -- Nested: PostgreSQL prepares an expression once in each transaction that evaluates it, and few jobs have ended.
@@ -82,37 +95,68 @@ BEGIN
         WHEN 'leased' THEN 'queued'
         ELSE 'running' END;
     RETURN NEW;
-END $$
+END $$;
+CREATE TRIGGER guard_job BEFORE INSERT OR UPDATE ON runtime_jobs FOR EACH ROW EXECUTE FUNCTION guard_job();
+ALTER TABLE runtime_jobs ALTER COLUMN status DROP EXPRESSION;
+DO $$
+DECLARE name text;
+BEGIN
+    FOR name IN SELECT conname FROM pg_constraint WHERE conrelid = 'runtime_jobs'::regclass AND contype = 'c' LOOP
+        EXECUTE format('ALTER TABLE runtime_jobs DROP CONSTRAINT %I', name);
+    END LOOP;
+END $$;
+"""
+
+# Rows that are written often leave room on their page, so that an update needs no new index entry. The rows of
+# followed_jobs are hints, which a crash may delete. No query looks for the beginning of an id.
+STORAGE = """
+ALTER TABLE runtime_jobs SET (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.01);
+ALTER TABLE step_logs SET (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 1000);
+ALTER TABLE followed_jobs SET UNLOGGED;
+DROP INDEX runtime_jobs_job_ulid_4de44686_like;
+"""
+
+# A pack run names a version, and its result is evidence of what was executed: a version never changes.
+IMMUTABLE = """
+CREATE FUNCTION refuse_pack_change() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION 'a version of a pack never changes' USING ERRCODE = 'restrict_violation';
+END $$;
+CREATE TRIGGER pack_versions_stay BEFORE UPDATE ON pack_versions
+    FOR EACH ROW EXECUTE FUNCTION refuse_pack_change();
 """
 
 
-def keep_evidence(_apps: Any, schema_editor: Any) -> None:
-    """Add the column, and replace the function of the trigger."""
-    column = "ADD COLUMN IF NOT EXISTS has_artifacts boolean NOT NULL DEFAULT false"
-    online_ddl.run_with_short_locks(schema_editor, [f"ALTER TABLE runtime_jobs {column}", GUARD])
+UNLIMITED_SECONDS = 2**31 - 1
+PLANS = [
+    {"name": "enterprise", "priority": 300, "max_timeout_seconds": UNLIMITED_SECONDS, "default_timeout_seconds": 3600},
+    {"name": "team", "priority": 200, "max_timeout_seconds": UNLIMITED_SECONDS, "default_timeout_seconds": 3600},
+    {"name": "free", "priority": 100, "max_timeout_seconds": 300, "default_timeout_seconds": 300, "max_active": 1},
+    {
+        "name": "unclaimed",
+        "priority": 0,
+        "max_timeout_seconds": 60,
+        "default_timeout_seconds": 60,
+        "one_per_address": True,
+    },
+]
 
 
-def drop_column(_apps: Any, schema_editor: Any) -> None:
-    """Drop the column."""
-    online_ddl.run_with_short_locks(schema_editor, ["ALTER TABLE runtime_jobs DROP COLUMN IF EXISTS has_artifacts"])
+def create_plans(apps: Any, _schema_editor: Any) -> None:
+    """Create the plans of the tiers, which operators edit."""
+    plans = apps.get_model("runtime_jobs", "Plan").objects
+    plans.bulk_create(plans.model(**values) for values in PLANS)
 
 
-class Migration(migrations.Migration):  # noqa: D101
-    atomic = False
-
-    dependencies = [("runtime_jobs", "0024_key_of_queued_jobs")]
+class Migration(migrations.Migration):
+    dependencies = [
+        ("runtime_jobs", "0001_tables"),
+    ]
 
     operations = [
-        migrations.SeparateDatabaseAndState(
-            database_operations=[migrations.RunPython(keep_evidence, drop_column)],
-            state_operations=[
-                migrations.AddField(
-                    model_name="job",
-                    name="has_artifacts",
-                    field=models.BooleanField(
-                        db_default=False, default=False, help_text="Its final event binds those that are complete."
-                    ),
-                ),
-            ],
-        ),
+        migrations.RunSQL(APPEND_ONLY),
+        migrations.RunSQL(GUARD),
+        migrations.RunSQL(STORAGE),
+        migrations.RunSQL(IMMUTABLE),
+        migrations.RunPython(create_plans),
     ]

@@ -1,4 +1,4 @@
-"""The schema of 0.1.0. A database that ran commit 8637103 has all of it: `replaces` lists the migrations it applied."""
+"""The tables of leases, limits and lanes."""
 
 import django.contrib.postgres.fields
 import django.db.models.deletion
@@ -10,21 +10,27 @@ class Migration(migrations.Migration):
 
     initial = True
 
-    replaces = [
-        ('leases', '0001_initial'),
-        ('leases', '0002_room'),
-        ('leases', '0003_lanes'),
-        ('leases', '0004_scheduling'),
-        ('leases', '0005_lead_of_a_share'),
-        ('leases', '0006_turns'),
-    ]
-
     dependencies = [
-        ('runtime_jobs', '0001_schema'),
-        ('workers', '0001_schema'),
+        ('runtime_jobs', '0001_tables'),
+        ('workers', '0001_tables'),
     ]
 
     operations = [
+        migrations.CreateModel(
+            name='SubmitQuota',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('org_slug', models.CharField(max_length=63, unique=True)),
+                ('max_queued', models.PositiveIntegerField(help_text='As the plan had it at the last count.', null=True)),
+                ('room', models.IntegerField(default=0)),
+                ('counted_at', models.DateTimeField(null=True)),
+                ('recount_at', models.DateTimeField(null=True)),
+                ('spent_until', models.DateTimeField(null=True)),
+            ],
+            options={
+                'db_table': 'submit_quotas',
+            },
+        ),
         migrations.CreateModel(
             name='Breaker',
             fields=[
@@ -56,6 +62,7 @@ class Migration(migrations.Migration):
                 ('scan_from', models.BigIntegerField(default=9223372036854775807)),
                 ('blocked_by', models.IntegerField(null=True)),
                 ('eligible_at', models.DateTimeField(null=True)),
+                ('idle_since', models.DateTimeField(help_text='Empty at least since then; see `prune_idle_lanes_v1`.', null=True)),
             ],
             options={
                 'db_table': 'lanes',
@@ -69,7 +76,7 @@ class Migration(migrations.Migration):
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('job_type', models.CharField(max_length=50)),
                 ('requirements', django.contrib.postgres.fields.ArrayField(base_field=models.CharField(max_length=63), default=list, help_text='Sorted.', size=None)),
-                ('least_isolation', models.CharField(choices=[('none', 'none'), ('restricted', 'restricted'), ('namespaces', 'namespaces')], max_length=20)),
+                ('least_isolation', models.CharField(choices=[('none', 'none'), ('restricted', 'restricted'), ('namespaces', 'namespaces'), ('microvm', 'microvm')], max_length=20)),
             ],
             options={
                 'db_table': 'lane_profiles',
@@ -118,7 +125,7 @@ class Migration(migrations.Migration):
             name='Limit',
             fields=[
                 ('id', models.AutoField(primary_key=True, serialize=False)),
-                ('kind', models.CharField(choices=[('organization', 'Organization'), ('plan', 'Plan'), ('emergency', 'Emergency'), ('source_address', 'Source Address'), ('concurrency', 'Concurrency'), ('rate', 'Rate'), ('pause', 'Pause'), ('throttle', 'Throttle'), ('breaker', 'Breaker')], max_length=20)),
+                ('kind', models.CharField(choices=[('organization', 'Organization'), ('plan', 'Plan'), ('project', 'Project'), ('emergency', 'Emergency'), ('source_address', 'Source Address'), ('concurrency', 'Concurrency'), ('rate', 'Rate'), ('pause', 'Pause'), ('throttle', 'Throttle'), ('breaker', 'Breaker')], max_length=20)),
                 ('scope', models.CharField(choices=[('organization', 'Organization'), ('project', 'Project'), ('address', 'Address'), ('key', 'Key'), ('pool', 'Pool'), ('job_type', 'Job Type')], default='organization', max_length=20)),
                 ('org_slug', models.CharField(blank=True, max_length=63)),
                 ('key', models.CharField(max_length=200)),
@@ -137,7 +144,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 'db_table': 'lane_limits',
-                'indexes': [models.Index(condition=models.Q(('until__isnull', False)), fields=['until'], name='limits_for_a_while')],
+                'indexes': [models.Index(condition=models.Q(('until__isnull', False)), fields=['until'], name='limits_for_a_while'), models.Index(condition=models.Q(('waiting', True)), fields=['id'], name='limits_waited_for')],
                 'constraints': [models.UniqueConstraint(fields=('scope', 'org_slug', 'key', 'kind'), name='one_limit'), models.CheckConstraint(condition=models.Q(models.Q(('max_active__isnull', False), ('per_hour__isnull', True)), models.Q(('burst__gt', 0), ('max_active__isnull', True), ('per_hour__gt', 0)), _connector='OR'), name='limit_of_one_sort')],
             },
         ),
@@ -176,18 +183,13 @@ class Migration(migrations.Migration):
                 ('completed_at', models.DateTimeField(null=True)),
                 ('ended_reason', models.CharField(max_length=40, null=True)),
                 ('final_digest', models.CharField(max_length=64, null=True)),
-                ('job', models.ForeignKey(db_column='job_ulid', db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='leases', to='runtime_jobs.job', to_field='job_ulid')),
-                ('worker', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='leases', to='workers.worker', to_field='worker_id')),
+                ('job', models.ForeignKey(db_column='job_ulid', db_constraint=False, db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='leases', to='runtime_jobs.job', to_field='job_ulid')),
+                ('worker', models.ForeignKey(db_constraint=False, db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='leases', to='workers.worker', to_field='worker_id')),
             ],
             options={
                 'db_table': 'runtime_worker_leases',
-                'indexes': [models.Index(fields=['job', 'status'], name='leases_of_job'), models.Index(fields=['worker', 'status'], name='leases_of_worker'), models.Index(condition=models.Q(('state__in', ('granted', 'active'))), fields=['state'], name='open_leases')],
-                'constraints': [models.UniqueConstraint(condition=models.Q(('state__in', ('granted', 'active'))), fields=('job',), name='one_open_lease_per_job'), models.UniqueConstraint(fields=('job', 'fence'), name='one_lease_per_fence'), models.CheckConstraint(condition=models.Q(models.Q(('state__in', ('granted', 'active')), ('completed_at__isnull', True)), models.Q(models.Q(('state__in', ('granted', 'active')), _negated=True), ('completed_at__isnull', False)), _connector='OR'), name='lease_open_or_completed'), models.CheckConstraint(condition=models.Q(('state__in', ['granted', 'active', 'completed', 'canceled', 'released', 'expired', 'revoked'])), name='lease_state_known'), models.CheckConstraint(condition=models.Q(models.Q(('state', 'active'), _negated=True), ('acknowledged_at__isnull', False), _connector='OR'), name='lease_active_is_acknowledged')],
+                'indexes': [models.Index(fields=['worker', 'status'], name='leases_of_worker')],
+                'constraints': [models.UniqueConstraint(condition=models.Q(('completed_at__isnull', True)), fields=('job',), name='one_open_lease_per_job'), models.UniqueConstraint(fields=('job', 'fence'), name='one_lease_per_fence')],
             },
-        ),
-        # Renewals are the most frequent write: they find room on their own page (HOT).
-        migrations.RunSQL(
-            "ALTER TABLE runtime_worker_leases SET (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.01)",
-            "ALTER TABLE runtime_worker_leases RESET (fillfactor, autovacuum_vacuum_scale_factor)",
         ),
     ]
