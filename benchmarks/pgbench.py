@@ -21,7 +21,7 @@ from django.test.utils import CaptureQueriesContext
 from benchmarks.environment import OURS, Cluster
 from benchmarks.tenants import FIRST_WORKER
 
-CLAIM = re.compile(r"\bclaim_v\d+\(")  # the SQL function of a claim
+CLAIM = re.compile(r"\bclaim\(")  # the SQL function of a claim
 LITERAL = re.compile(r"(E?)'((?:[^']|'')*)'")
 NEW_ID = "substr(md5(random()::text), 1, 26)"
 # A worker's number is like no other number in the SQL, and its public id ends with the same digits.

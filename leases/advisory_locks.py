@@ -23,13 +23,13 @@
 | 22 | 0 | the schema: one `migrate` at a time has it, in a session of its own |
 
 An absence (6, 7, 8) is recorded under its lock, tried and alone. A transaction that ends the absence holds the lock
-shared until commit. Order of locks at the end of a transaction, in `finalize_claim_v2` and `release_and_enqueue_v2`:
+shared until commit. Order of locks at the end of a transaction, in `finalize_claim` and `release_and_enqueue`:
 12, submit quota row, 8, rows of limits, 7, rows of lanes, 6, rows of shares, rows of queues. Rows of one table are
 locked in the order of their keys, by one statement or one loop: two lists, each in order, deadlock with their opposite.
 
 A claim tries the locks 5 to 9, and takes slots and jobs with SKIP LOCKED. It waits for the row of its worker, then for
 rows of one-shot limits, for lock 10 (shared, in the order of its hashes, for jobs without a lane of their address),
-and in `finalize_claim_v2` for rows in the order above. Other transactions wait for all locks in this order.
+and in `finalize_claim` for rows in the order above. Other transactions wait for all locks in this order.
 """
 
 from django.db import connection

@@ -1,9 +1,15 @@
-"""Versioned SQL functions: their files, the checksums that freeze them, and a comparison with what a database has.
+"""The SQL functions of this release, which `manage.py migrate` creates, and a comparison with those of a database.
 
-A migration creates the functions of one version; no other code writes them. A released function that changes gets a new
-version, in new files and a new migration. The release after the one that stopped calling the old version drops it.
-So the processes of two releases can serve the same database, and an upgrade needs no pause. docs/adr/0104 has the
-exception for a correction before the first release.
+`migrate` creates them when all migrations are applied, and replaces those that differ. No other code writes them.
+
+Processes of the former release call them, too, from `migrate` until they are stopped. So from release 0.1.0 on:
+
+- A function may change in its file if each call of the former release still gets what it expects: the name, the
+  arguments and the columns of the result stay, and what the former release does not send keeps its value.
+- Otherwise the changed function is a new one, whose name ends with a version: `claim_v2` in `claim_v2.sql`. The release
+  after the one that stopped calling `claim` deletes its file, and a migration drops it.
+- A release that changes a function has a migration, an empty one if it needs no other. By it the former release knows
+  that the functions are newer than its files, and its own `migrate` is refused.
 """
 
 import hashlib
@@ -13,22 +19,11 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from django.db import connection
+from django.db import connection, transaction
+
+from runtime_jobs.applied_migrations import unknown_migrations
 
 DIRECTORY = Path(__file__).parent / "sql"
-MIGRATION = ("leases", "0003_functions")  # creates the functions that this code calls
-
-# SHA-256 of each file. A released file never changes: databases that ran its migration would keep the former functions.
-CHECKSUMS = {
-    "v1/claim.sql": "8d81a4f5a3ca0b78f9532014129007167183202da03fc44f93872794a03ec9f2",
-    "v1/release.sql": "cdfdc717ea9e9149e530edf65eceee3e2903a10f1c2ecc09750c198426b981d6",
-    "v1/periodic.sql": "33a8ec42a4ae4f1bcdd1b3c291c59813901fc92edc2f495ba3ad3ba6dd8cd003",
-    "v1/prune.sql": "4477b4a8878be5260a37210ee4725047ffa6b4fe5f88106e66a447d5f1f8e003",
-    "v1/submit_quota.sql": "57f807c82453f33200486bd141cc17b03807302b9d8d83f34858c8437f68aa40",
-    "v2/claim.sql": "dacae6f8b56e0bd8f8ae23619d782a63d4ce5f3dfc396736bd03a0cdca23fb7c",
-    "v2/write.sql": "96fac6dd2f3444ed812211147eff472a9a2591bae0bfc4b2da114950e532af71",
-    "v3/write.sql": "ee0375df7ab6dfe91d8b1137d23390e68ae75080d19a9db7f4f865bf1f99f7e8",
-}
 
 CACHE_SECONDS = 60
 _verified_at: float | None = None
@@ -51,32 +46,29 @@ class SqlFunction:
     settings: str
 
 
-def read_sql(file: str) -> str:
-    """Return the text of a file in `leases/sql`, for example `v1/claim.sql`."""
-    return (DIRECTORY / file).read_text()
+@cache
+def read_sql() -> str:
+    """Return the statements that create the functions."""
+    return "\n".join(file.read_text() for file in sorted(DIRECTORY.glob("*.sql")))
 
 
-def changed_files() -> list[str]:
-    """Return the frozen files whose content differs from its checksum."""
-    return [file for file, checksum in CHECKSUMS.items() if file_checksum(file) != checksum]
-
-
-def file_checksum(file: str) -> str:
-    """Return the SHA-256 of a file in `leases/sql`, as hexadecimal digits."""
-    return hashlib.sha256((DIRECTORY / file).read_bytes()).hexdigest()
+def install_functions() -> None:
+    """Create the functions that the database lacks or has with another body."""
+    if function_mismatches():
+        with transaction.atomic(), connection.cursor() as cursor:
+            cursor.execute(read_sql())
 
 
 @cache
 def expected_functions() -> frozenset[SqlFunction]:
-    """Return the functions that this code calls, as its files define them."""
+    """Return the functions of this release."""
     return frozenset(
         SqlFunction(
             found["name"],
             hashlib.md5(found["body"].encode(), usedforsecurity=False).hexdigest(),
             ",".join(f"{name}={value}" for name, value in _SETTING.findall(found["header"])),
         )
-        for file in CHECKSUMS
-        for found in _DEFINITION.finditer(read_sql(file))
+        for found in _DEFINITION.finditer(read_sql())
     )
 
 
@@ -93,13 +85,17 @@ def function_mismatches() -> list[str]:
 
 
 def are_functions_current() -> bool:
-    """Return whether the database has the functions that this code calls. A positive answer counts for a minute."""
+    """Return whether the database has the functions that this release calls. A positive answer counts for a minute.
+
+    A database of a newer release has that release's functions, which serve the calls of this one.
+    """
     global _verified_at  # noqa: PLW0603 one cache per process; a race only compares twice
     now = time.monotonic()
     if _verified_at is not None and now - _verified_at < CACHE_SECONDS:
         return True
-    _verified_at = None if function_mismatches() else now
-    return _verified_at is not None
+    is_current = not function_mismatches() or bool(unknown_migrations(connection))
+    _verified_at = now if is_current else None
+    return is_current
 
 
 def clear_cache() -> None:

@@ -132,7 +132,7 @@ HEARTBEAT = """
         (HEARTBEAT + "4. `leases/fence.py`\n", ["leases/fence.py does not exist"]),
         (HEARTBEAT + "4. `runtime_jobs/states.py`\n" * 10, ["13 files, at most 12 are allowed"]),
         (HEARTBEAT + "4. `orchestrator/protocols/ingest/pages.py`\n", ["orchestrator/protocols/ingest/pages.py is not reached from a file before it"]),
-        (HEARTBEAT + "4. `leases/sql/v1/claim.sql`\n", ["leases/sql/v1/claim.sql is not reached from a file before it"]),
+        (HEARTBEAT + "4. `leases/sql/prune.sql`\n", ["leases/sql/prune.sql is not reached from a file before it"]),
         (HEARTBEAT + "4. `templates/admin/job.html`\n", ["templates/admin/job.html is not reached from a file before it"]),
         (HEARTBEAT + "| logs | `orchestrator/protocols/ingest/pages.py` |\n", ["orchestrator/protocols/ingest/pages.py is not reached"]),
         ("A text without files.", ["no numbered list of files"]),

@@ -62,7 +62,7 @@ class Migration(migrations.Migration):
                 ('scan_from', models.BigIntegerField(default=9223372036854775807)),
                 ('blocked_by', models.IntegerField(null=True)),
                 ('eligible_at', models.DateTimeField(null=True)),
-                ('idle_since', models.DateTimeField(help_text='Empty at least since then; see `prune_idle_lanes_v1`.', null=True)),
+                ('idle_since', models.DateTimeField(help_text='Empty at least since then; see `prune_idle_lanes`.', null=True)),
             ],
             options={
                 'db_table': 'lanes',

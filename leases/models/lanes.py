@@ -106,7 +106,7 @@ class Lane(models.Model):
     scan_from = models.BigIntegerField(default=EMPTY)
     blocked_by = models.IntegerField(null=True)
     eligible_at = models.DateTimeField(null=True)
-    idle_since = models.DateTimeField(null=True, help_text="Empty at least since then; see `prune_idle_lanes_v1`.")
+    idle_since = models.DateTimeField(null=True, help_text="Empty at least since then; see `prune_idle_lanes`.")
 
     class Meta:
         db_table = "lanes"

@@ -4,7 +4,7 @@ from django.db import models
 
 
 class SubmitQuota(models.Model):
-    """The submit quota of one organization, written by the functions in `leases/sql/v1/submit_quota.sql` only.
+    """The submit quota of one organization, written by the functions in `leases/sql/submit_quota.sql` only.
 
     `room` is a promise, not a count: a submit takes from it, a claim gives nothing back, and a recount sets it to
     `max_queued` minus the jobs that wait. So `room` plus the waiting jobs never exceeds `max_queued`, and neither

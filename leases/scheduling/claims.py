@@ -50,7 +50,7 @@ class Offer:
 
 @dataclass(frozen=True)
 class ClaimedRow:
-    """A row of `claim_v2`: a job with its lease, or an outcome without them."""
+    """A row of `claim`: a job with its lease, or an outcome without them."""
 
     job: Job | None
     lease: Lease | None
@@ -73,7 +73,7 @@ class ClaimResult:
 _CLAIM = PreparedQuery(
     ClaimedRow,
     "CROSS JOIN LATERAL (SELECT (c.lease).*) lease",
-    source="claim_v2(%s, %s, %s, %s::text[], %s::text[], %s, %s::text[], %s, %s, %s::text[], %s::text[], "
+    source="claim(%s, %s, %s, %s::text[], %s::text[], %s, %s::text[], %s, %s, %s::text[], %s::text[], "
     "%s::timestamptz) c CROSS JOIN LATERAL (SELECT (c.job).*) t",
     without=UNREAD_JOB_FIELDS,
 )
@@ -128,7 +128,7 @@ def _offer_values(worker: Worker, offer: Offer, session: str) -> list[Any]:
 
 @dataclass
 class AttachedClaim:
-    """A claim of one job that the statement of a unit of work makes after its changes: see `write_and_claim_v3`.
+    """A claim of one job that the statement of a unit of work makes after its changes: see `write_and_claim`.
 
     Attributes:
         worker: The worker.
@@ -152,7 +152,7 @@ class AttachedClaim:
     is_separate: bool = False
 
     def values(self) -> list[Any]:
-        """Return the arguments of `write_and_claim_v3` after those of `write_changes_v3`."""
+        """Return the arguments of `write_and_claim` after those of `write_changes`."""
         claim = [self.acknowledge, self.lease_ulid, new_ids("evt", 2), self.now]
         return [*_offer_values(self.worker, self.offer, self.session), *claim]
 

@@ -65,8 +65,8 @@ def _recompute_ranks(pool: str) -> None:
     with connection.cursor() as cursor:
         cursor.execute(
             """UPDATE lane_queues q
-                  SET served_at = NULL, rank = coalesce(queue_rank_v1(q.pool, q.org_slug, q.head_at), q.rank),
-                      tier = queue_tier_v1(q.pool, q.priority, q.head_at, NULL)
+                  SET served_at = NULL, rank = coalesce(queue_rank(q.pool, q.org_slug, q.head_at), q.rank),
+                      tier = queue_tier(q.pool, q.priority, q.head_at, NULL)
                 FROM (SELECT id FROM lane_queues WHERE pool = %s ORDER BY id FOR NO KEY UPDATE) mine
                WHERE q.id = mine.id""",
             [pool],

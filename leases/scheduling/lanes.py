@@ -106,7 +106,7 @@ def get_lane(job: Job) -> int:
     """Return the id of the lane that jobs like this one share; create the lane for the first of them.
 
     A lane is pruned when it has been empty for a while. A transaction that puts a job into the lane must therefore end
-    with the lanes of `write_changes_v3`, which checks that the lane still exists.
+    with the lanes of `write_changes`, which checks that the lane still exists.
     """
     key = LaneKey.of(job)
     with connection.cursor() as cursor:

@@ -18,6 +18,9 @@ from runtime_jobs.errors import TooManyConcurrencyKeys
 __all__ = ["ALL_TYPES", "KeyRoom", "LimitTarget", "remove_limit", "set_limit"]
 
 MAX_CONCURRENCY_KEYS = 5_000  # of an organization at a time
+_RELEASE_AND_NOTIFY = """
+SELECT pg_notify('lanes', pool)
+  FROM (SELECT DISTINCT unnest(release_and_enqueue('{}', '{}', '{}', '{}', ARRAY[%s]::bigint[])) AS pool) released"""
 
 
 @dataclass(frozen=True)
@@ -151,8 +154,8 @@ def _resize_slots(limit: Limit, max_active: int) -> None:
 def _wake_blocked(limit: Limit) -> None:
     """Unblock the queues and lanes of a raised limit, and notify the workers of its pools."""
     with connection.cursor() as cursor:
-        cursor.execute("SELECT reassign_overflow_slots_v1(%s)", [limit.pk])
-        cursor.execute("SELECT release_and_enqueue_v1('{}', '{}', '{}', '{}', ARRAY[%s]::bigint[])", [limit.pk])
+        cursor.execute("SELECT reassign_overflow_slots(%s)", [limit.pk])
+        cursor.execute(_RELEASE_AND_NOTIFY, [limit.pk])
         if limit.scope == LimitScope.POOL:
             cursor.execute("SELECT pg_notify('lanes', %s)", [limit.key])
         elif limit.scope == LimitScope.JOB_TYPE:

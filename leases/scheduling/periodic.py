@@ -14,7 +14,7 @@ SELECT pg_notify('lanes', pool) FROM (
       JOIN lane_profiles p ON p.id = q.profile_id AND (m.scope = 'pool' OR p.job_type = m.key)
      WHERE m.scope IN ('pool', 'job_type') AND m.org_slug = '' AND m.per_hour IS NOT NULL
        AND q.head_id IS NOT NULL AND q.blocked_by IS NULL
-       AND bucket_tokens_v1(m.per_hour, m.burst, m.spent_until) > 0
+       AND bucket_tokens(m.per_hour, m.burst, m.spent_until) > 0
        AND NOT EXISTS (SELECT FROM lane_limits paused WHERE paused.scope = m.scope AND paused.org_slug = ''
                           AND paused.key = m.key AND paused.kind = 'pause')) AS open"""
 _NEXT_DUE = """
@@ -25,7 +25,7 @@ SELECT extract(epoch FROM least((SELECT min(eligible_at) FROM lanes WHERE eligib
 
 def activate_due(*, limit: int = 200) -> int:
     """Activate up to `limit` lanes and queues each that were blocked until a time that has come; return how many."""
-    return _call("SELECT activate_due_queues_v1(%s)", limit)
+    return _call("SELECT activate_due_queues(%s)", limit)
 
 
 def seconds_to_next_due() -> float:
@@ -38,20 +38,20 @@ def seconds_to_next_due() -> float:
 
 def apply_aging(*, limit: int = 500) -> int:
     """Raise the tiers of up to `limit` queues whose jobs have waited; return how many were written."""
-    return _call("SELECT apply_aging_v1(%s)", limit)
+    return _call("SELECT apply_aging(%s)", limit)
 
 
 def stale_lanes(*, limit: int = 50) -> list[int]:
     """Return ids of lanes whose head is no longer queued: claims had no time to advance them."""
     with connection.cursor() as cursor:
-        cursor.execute("SELECT stale_lanes_v1(%s)", [limit])
+        cursor.execute("SELECT stale_lanes(%s)", [limit])
         return [row[0] for row in cursor.fetchall()]
 
 
 def advance_cursor(lane: int) -> None:
     """Advance the head and scan position of one lane. Waits for the lane's lock, so use a transaction of its own."""
     with connection.cursor() as cursor:
-        cursor.execute("SELECT advance_lane_cursor_v1(%s)", [lane])
+        cursor.execute("SELECT advance_lane_cursor(%s)", [lane])
 
 
 def notify_throttled_pools() -> None:

@@ -22,12 +22,12 @@ def prune_idle_lanes(
     Returns:
         The id at which the next call continues (None at the end of the table), and the number of deleted lanes.
     """
-    return _pruned("prune_idle_lanes_v1(%s, %s, %s)", [after, batch_size, idle_for])
+    return _pruned("prune_idle_lanes(%s, %s, %s)", [after, batch_size, idle_for])
 
 
 def prune_empty_queues(*, batch_size: int = BATCH_SIZE, after: int = 0) -> tuple[int | None, int]:
     """Delete queues without lanes; arguments and result as those of `prune_idle_lanes`."""
-    return _pruned("prune_empty_queues_v1(%s, %s)", [after, batch_size])
+    return _pruned("prune_empty_queues(%s, %s)", [after, batch_size])
 
 
 def prune_unused_limits(*, batch_size: int = BATCH_SIZE, after: int = 0) -> tuple[int | None, int]:
@@ -35,7 +35,7 @@ def prune_unused_limits(*, batch_size: int = BATCH_SIZE, after: int = 0) -> tupl
 
     Arguments and result as those of `prune_idle_lanes`. Limits that a person or a plan has set stay.
     """
-    return _pruned("prune_unused_limits_v1(%s, %s)", [after, batch_size])
+    return _pruned("prune_unused_limits(%s, %s)", [after, batch_size])
 
 
 def _pruned(call: str, values: list[Any]) -> tuple[int | None, int]:

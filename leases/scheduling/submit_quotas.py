@@ -13,8 +13,8 @@ from runtime_jobs.errors import LifecycleError, QueueFull, SubmitRateExceeded
 from runtime_jobs.models import Organization, Plan
 from runtime_jobs.prepared_queries import Sql, column_list
 
-_SHORT = "QT001"  # the SQLSTATE of take_submit_quota_v1
-_ROUNDING = 0.000001  # as in bucket_tokens_v1
+_SHORT = "QT001"  # the SQLSTATE of take_submit_quota
+_ROUNDING = 0.000001  # as in bucket_tokens
 
 
 class QuotaChanged(Exception):
@@ -56,7 +56,7 @@ class Arrivals:
     terms: QuotaTerms | None = None
 
     def to_take(self, org_slug: str) -> dict[str, Any]:
-        """Return the arguments of `take_submit_quota_v1` by which these jobs are taken from the quota."""
+        """Return the arguments of `take_submit_quota` by which these jobs are taken from the quota."""
         terms = self.terms or QuotaTerms(None, None, 0)
         return {"org_slug": org_slug, "jobs": self.jobs, "is_enforced": self.terms is not None, **vars(terms)}
 
@@ -65,7 +65,7 @@ class Arrivals:
 class RemainingQuota:
     """The rest of an organization's quota, as one transaction read it without a lock.
 
-    The row decides at the end of the transaction (`take_submit_quota_v1`); this spares a refused submit all writes.
+    The row decides at the end of the transaction (`take_submit_quota`); this spares a refused submit all writes.
     `counted_for`, `room`: as in the row, None without one. `recount_in`, `full_in`: seconds until the next recount may
     be made and until the bucket of the rate is full again, negative in the past.
     """
@@ -170,7 +170,7 @@ def remaining_quota_in(organization: Organization, row: QuotaColumns, *, recount
 
 @contextmanager
 def short_quotas() -> Iterator[None]:
-    """Raise QuotaChanged for a quota that `take_submit_quota_v1` finds short inside."""
+    """Raise QuotaChanged for a quota that `take_submit_quota` finds short inside."""
     try:
         yield
     except DatabaseError as error:
@@ -195,7 +195,7 @@ def create_quota(org_slug: str) -> None:
     """
     with connection.cursor() as cursor:
         cursor.execute(
-            "SELECT recount_submit_quota_v1(o.slug, p.max_queued)"
+            "SELECT recount_submit_quota(o.slug, p.max_queued)"
             "  FROM runtime_jobs_organization o JOIN runtime_jobs_plan p ON p.id = o.plan_id WHERE o.slug = %s",
             [org_slug],
         )
@@ -215,7 +215,7 @@ def remaining_quota(organization: Organization) -> RemainingQuota:
 def waiting_jobs(org_slug: str) -> int:
     """Count the jobs of the organization that wait. Reads each of them."""
     with connection.cursor() as cursor:
-        cursor.execute("SELECT count_waiting_jobs_v1(%s)", [org_slug])
+        cursor.execute("SELECT count_waiting_jobs(%s)", [org_slug])
         return int(cursor.fetchone()[0])
 
 

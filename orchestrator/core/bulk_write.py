@@ -1,4 +1,4 @@
-"""Writes the changes of an operation with one statement: the SQL function `write_changes_v3`.
+"""Writes the changes of an operation with one statement: the SQL function `write_changes`.
 
 The rows of a table travel as one JSON array. So the statement binds one value for each table instead of one for each
 column of each row, and PostgreSQL reads JSON faster than the values could be quoted.
@@ -23,7 +23,7 @@ from runtime_jobs.events import EventRow
 from runtime_jobs.models import IdempotencyKey, Job, JobEvent
 from runtime_jobs.prepared_queries import PreparedQuery, Sql, fetch_all
 
-# The columns that operations change. `ingest_run_id` is written only if a job got a run: see write_changes_v3.
+# The columns that operations change. `ingest_run_id` is written only if a job got a run: see write_changes.
 UPDATED_JOB_FIELDS = (
     *("id", "state", "phase_at", "started_at", "executing_at", "finished_at", "updated_at", "event_seq", "event_head"),
     *("progress", "log_bytes", "requeue_count", "release_count", "excluded_workers", "cancel_requested_at"),
@@ -36,8 +36,8 @@ UPDATED_LEASE_FIELDS = (
     *("id", "state", "acknowledged_at", "last_heartbeat_at", "expires_at", "completed_at", "ended_reason"),
     "final_digest",
 )
-_CHANGED = "OC001"  # the SQLSTATE of write_changes_v3
-_WRITE = """SELECT written.* FROM {source} write_changes_v3(
+_CHANGED = "OC001"  # the SQLSTATE of write_changes
+_WRITE = """SELECT written.* FROM {source} write_changes(
     %s::bigint[], %s::xid[], %s::bigint[], %s::xid[], %s::timestamptz, %s::json, %s::json, %s::json, %s::json,
     %s::json, %s::json, %s::boolean, %s::json, %s::json, {condition} %s::boolean, %s::json, %s::bigint[],
     %s::bigint[], %s::bigint[], %s::timestamptz[], %s::bigint[]) written"""
@@ -122,7 +122,7 @@ def write_changes(
 
 @dataclass(frozen=True)
 class WrittenAndClaimed:
-    """The row of `write_and_claim_v3`."""
+    """The row of `write_and_claim`."""
 
     job: Job | None
     lease: Lease | None
@@ -138,7 +138,7 @@ class WrittenAndClaimed:
 _WRITE_AND_CLAIM = PreparedQuery(
     WrittenAndClaimed,
     "CROSS JOIN LATERAL (SELECT (c.lease).*) lease",
-    source="""write_and_claim_v3(
+    source="""write_and_claim(
         %s::bigint[], %s::xid[], %s::bigint[], %s::xid[], %s::timestamptz, %s::json, %s::json, %s::json, %s::json,
         %s::json, %s::json, %s::boolean, %s::json, %s::json, %s::boolean, %s::json, %s::bigint[], %s::bigint[],
         %s::bigint[], %s::timestamptz[], %s::bigint[], %s::bigint, %s, %s, %s::text[], %s::text[], %s, %s::text[],
@@ -178,7 +178,7 @@ def write_and_claim(
 
 
 def _values(changes: Changes, lanes: LaneUpdates | None, versions: RowVersions | None) -> list[Any]:
-    """Return the arguments of `write_changes_v3`."""
+    """Return the arguments of `write_changes`."""
     compared: list[Any] = [None] * 5 if versions is None else _compared(changes, versions)
     return [
         *compared,

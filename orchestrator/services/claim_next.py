@@ -149,7 +149,7 @@ def next_lease_ulid(lease: Lease) -> str:
 
 
 def _lock_worker(uow: UnitOfWork, worker: Worker) -> None:
-    """Lock the worker before the job, as the statement of an optimistic attempt does: see `write_and_claim_v3`."""
+    """Lock the worker before the job, as the statement of an optimistic attempt does: see `write_and_claim`."""
     if not uow.is_optimistic:
         list(Worker.objects.locked().filter(pk=worker.pk).values_list("pk"))
 

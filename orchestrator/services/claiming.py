@@ -1,6 +1,6 @@
 """Claims jobs: a worker receives the next jobs that it can execute, each with a lease.
 
-A claim is one SQL statement outside a transaction; see `leases/sql/v2/claim.sql`. Only a claim with an idempotency key
+A claim is one SQL statement outside a transaction; see `leases/sql/claim.sql`. Only a claim with an idempotency key
 opens a transaction around it.
 """
 

@@ -180,16 +180,16 @@ def test_a_recorded_statement_gets_another_worker_and_new_ids():
 
 
 def test_a_claim_by_one_function_is_one_statement_of_the_script():
-    script = pgbench.script_of(["SELECT * FROM claim_v2(800000256, ARRAY['rtl_" + "a" * 26 + "'])"], 256)
+    script = pgbench.script_of(["SELECT * FROM claim(800000256, ARRAY['rtl_" + "a" * 26 + "'])"], 256)
     assert script == [
         "\\set worker random(800000001, 800000256)",
-        f"SELECT * FROM claim_v2(:worker, ARRAY[(E'rtl_' || {pgbench.NEW_ID} || E'')]);",
+        f"SELECT * FROM claim(:worker, ARRAY[(E'rtl_' || {pgbench.NEW_ID} || E'')]);",
     ]
 
 
 def test_statements_without_the_function_of_a_claim_are_no_claim():
     with pytest.raises(pgbench.PgbenchFailed, match="SQL function"):
-        pgbench.script_of(["SELECT * FROM claim_v2(800000256)", "SELECT 1"], 9)
+        pgbench.script_of(["SELECT * FROM claim(800000256)", "SELECT 1"], 9)
 
 
 PGBENCH = """transaction type: claim.sql

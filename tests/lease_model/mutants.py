@@ -66,7 +66,7 @@ class SqlMutant:
 
     def apply(self, _monkeypatch: pytest.MonkeyPatch) -> None:
         """Raises AssertionError if the guard does not stand there any more, or more than once."""
-        source = read_sql("v2/claim.sql")
+        source = read_sql()
         assert source.count(self.guard) == 1, f"{self.name}: {self.guard!r} is not there once"
         with connection.cursor() as cursor:
             cursor.execute(source.replace(self.guard, self.without))

@@ -8,12 +8,12 @@ from django.db import connection
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from leases.sql_functions import CHECKSUMS, read_sql
+from leases.sql_functions import read_sql
 from runtime_jobs.events import EventRow, event_hash
 
 pytestmark = pytest.mark.django_db
 
-_HASH = "SELECT event_hash_v2(%s, %s, %s, %s, %s, %s, '{}', %s, %s, %s, %s, %s, %s, %s, %s, %s)"
+_HASH = "SELECT event_hash(%s, %s, %s, %s, %s, %s, '{}', %s, %s, %s, %s, %s, %s, %s, %s, %s)"
 # PostgreSQL stores neither NUL nor half a surrogate pair.
 TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=40)
 ODD = [
@@ -81,8 +81,8 @@ def test_the_hashes_are_equal_for_fractions_of_a_second(microsecond):
 
 def test_sql_hashes_only_events_without_a_payload():
     """The tests above hash no other payload than `{}`: a caller with another one must extend them."""
-    text = re.sub(r"--[^\n]*", "", "".join(read_sql(file) for file in CHECKSUMS))
-    calls = re.findall(r"(?<!FUNCTION )event_hash_v2\((.*?)\) (?:AS|END)", text, re.DOTALL)
-    assert len(calls) == text.count("event_hash_v2(") - 1 == 2
+    text = re.sub(r"--[^\n]*", "", read_sql())
+    calls = re.findall(r"(?<!FUNCTION )event_hash\((.*?)\) (?:AS|END)", text, re.DOTALL)
+    assert len(calls) == text.count("event_hash(") - 1 == 2
     for call in calls:
         assert re.search(r"'worker',\s*worker\.worker_id, '\{\}', p_now,", call), call

@@ -15,10 +15,9 @@ from tests.factories import OPERATOR, OrganizationFactory, ProjectFactory, submi
 from tests.live_server import eventually
 
 CLAIM = """
-SELECT finalize_claim_v2(ARRAY[%(lane)s]::bigint[], ARRAY[0], ARRAY[NULL]::bigint[], ARRAY[NULL]::bigint[],
-                         ARRAY[%(blocked)s]::bigint[], ARRAY[%(limit)s]::bigint[], false)"""
-RELEASE_V1 = "SELECT activate_queues_v1(ARRAY[%(changed)s]::bigint[], ARRAY[%(limit)s]::bigint[], false)"
-RELEASE_V2 = "SELECT activate_queues_v2(ARRAY[%(changed)s]::bigint[], ARRAY[%(limit)s]::bigint[])"
+SELECT finalize_claim(ARRAY[%(lane)s]::bigint[], ARRAY[0], ARRAY[NULL]::bigint[], ARRAY[NULL]::bigint[],
+                      ARRAY[%(blocked)s]::bigint[], ARRAY[%(limit)s]::bigint[], false)"""
+RELEASE = "SELECT activate_queues(ARRAY[%(changed)s]::bigint[], ARRAY[%(limit)s]::bigint[], '{}')"
 
 
 def paused_lane(org_slug: str) -> tuple[Lane, Limit]:
@@ -65,8 +64,8 @@ def blockers() -> list[list[int]]:
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize(
     ("statement", "is_blocked"),
-    [(CLAIM, False), (RELEASE_V1, True), (RELEASE_V2, True)],
-    ids=["claim", "release_v1", "release_v2"],
+    [(CLAIM, False), (RELEASE, True)],
+    ids=["claim", "release"],
 )
 def test_two_transactions_that_change_two_queues_in_opposite_roles_do_not_deadlock(statement, is_blocked):
     """One transaction changes the head of a queue and the block of another one, and a second one the other way round."""

@@ -1,8 +1,7 @@
-"""The SQL functions are versioned, frozen and compared with the database."""
-
-import shutil
+"""The SQL functions are compared with the database, and `migrate` creates them."""
 
 import pytest
+from django.core.management import call_command
 from django.db import connection
 from django.db.migrations.recorder import MigrationRecorder
 from django.utils import timezone
@@ -13,9 +12,9 @@ from orchestrator.models import ClockBeat
 from tests.api_client import Caller, problem_of
 from tests.factories import WorkerFactory
 
-BROKEN = """CREATE OR REPLACE FUNCTION bucket_tokens_v1(p_per_hour integer, p_burst integer, p_spent_until timestamptz)
+BROKEN = """CREATE OR REPLACE FUNCTION bucket_tokens(p_per_hour integer, p_burst integer, p_spent_until timestamptz)
     RETURNS integer LANGUAGE sql VOLATILE AS $$ SELECT 1000000 $$"""
-OVERLOAD = "CREATE FUNCTION bucket_tokens_v1(p_per_hour bigint) RETURNS integer LANGUAGE sql AS $$ SELECT 1 $$"
+OVERLOAD = "CREATE FUNCTION bucket_tokens(p_per_hour bigint) RETURNS integer LANGUAGE sql AS $$ SELECT 1 $$"
 
 
 def execute(sql, values=None):
@@ -44,27 +43,9 @@ def beat(db):
     ClockBeat.objects.create(leader="test", beat_at=timezone.now())
 
 
-def test_released_files_are_frozen():
-    assert checks.frozen_sql_files() == []
-    files = {str(path.relative_to(sql_functions.DIRECTORY)) for path in sql_functions.DIRECTORY.rglob("*.sql")}
-    assert files == set(sql_functions.CHECKSUMS)
-
-
-def test_an_edited_file_is_reported(tmp_path, monkeypatch):
-    copy = tmp_path / "sql"
-    shutil.copytree(sql_functions.DIRECTORY, copy)
-    monkeypatch.setattr(sql_functions, "DIRECTORY", copy)
-    file = copy / "v1" / "claim.sql"
-    file.write_text(file.read_text() + "-- one more line\n")
-    assert [problem.id for problem in checks.frozen_sql_files()] == ["leases.E003"]
-
-
-def test_every_function_has_a_version_and_every_file_names_some(db):
+def test_every_statement_of_the_files_is_the_definition_of_one_function():
     names = [function.name for function in sql_functions.expected_functions()]
-    assert len(names) == len(set(names)) == 39
-    assert all(name.endswith(("_v1", "_v2", "_v3")) for name in names)
-    text = "".join(sql_functions.read_sql(file) for file in sql_functions.CHECKSUMS)
-    assert text.count("CREATE OR REPLACE FUNCTION") == len(names)
+    assert len(names) == len(set(names)) == sql_functions.read_sql().count("CREATE OR REPLACE FUNCTION") == 30
 
 
 def test_the_migrated_database_has_the_functions_of_the_files(beat):
@@ -78,8 +59,8 @@ def test_the_migrated_database_has_the_functions_of_the_files(beat):
     [
         BROKEN,
         OVERLOAD,
-        "ALTER FUNCTION bucket_tokens_v1(integer, integer, timestamptz) SET work_mem = '1MB'",
-        "ALTER FUNCTION bucket_tokens_v1(integer, integer, timestamptz) RENAME TO renamed",
+        "ALTER FUNCTION bucket_tokens(integer, integer, timestamptz) SET work_mem = '1MB'",
+        "ALTER FUNCTION bucket_tokens(integer, integer, timestamptz) RENAME TO renamed",
     ],
     ids=["body", "overload", "setting", "missing"],
 )
@@ -90,11 +71,27 @@ def test_a_function_that_differs_is_reported_and_not_ready(beat, change):
     assert (answer.status_code, answer.json()["wrong"]) == (503, ["sql_functions"])
 
 
-def test_the_hint_of_the_check_repairs_a_body(beat):
+@pytest.mark.django_db(transaction=True)
+def test_migrate_repairs_a_body():
     execute(BROKEN)
-    for file in sql_functions.CHECKSUMS:
-        execute(sql_functions.read_sql(file))
+    call_command("migrate", verbosity=0)
     assert database_problems() == []
+
+
+@pytest.mark.parametrize("option", ["--plan", "--check"])
+@pytest.mark.django_db(transaction=True)
+def test_a_question_to_migrate_changes_no_function(option):
+    execute(BROKEN)
+    call_command("migrate", option, verbosity=0)
+    assert sql_functions.function_mismatches() == ["bucket_tokens"]
+    sql_functions.install_functions()
+
+
+def test_functions_of_a_newer_release_are_not_compared(beat):
+    execute(BROKEN)
+    MigrationRecorder(connection).record_applied("leases", "0099_later")
+    assert database_problems() == []
+    assert ready().status_code == 200
 
 
 def test_a_positive_answer_is_cached(beat, django_assert_num_queries):
@@ -114,14 +111,12 @@ def not_migrated(transactional_db):
     worker = WorkerFactory()
     last = MigrationRecorder.Migration.objects.filter(app="leases").latest("name")
     last.delete()
-    execute("ALTER FUNCTION bucket_tokens_v1(integer, integer, timestamptz) RENAME TO renamed")
-    execute("ALTER FUNCTION claim_v2 RENAME TO renamed")
+    execute("ALTER FUNCTION claim RENAME TO claim_of_later")
     health._are_migrations_applied.clear()
     try:
         yield worker
     finally:
-        execute("ALTER FUNCTION renamed(integer, integer, timestamptz) RENAME TO bucket_tokens_v1")
-        execute("ALTER FUNCTION renamed RENAME TO claim_v2")
+        execute("ALTER FUNCTION claim_of_later RENAME TO claim")
         MigrationRecorder(connection).record_applied("leases", last.name)
         health._are_migrations_applied.clear()
 

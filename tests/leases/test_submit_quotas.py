@@ -242,7 +242,7 @@ def test_submits_of_others_do_not_wait_for_a_tenants_quota():
 
     def hold():
         with transaction.atomic(), connection.cursor() as cursor:
-            cursor.execute("SELECT take_submit_quota_v1('small', 1, true, 100, NULL, 64)")
+            cursor.execute("SELECT take_submit_quota('small', 1, true, 100, NULL, 64)")
             locked.set()
             done.wait(timeout=60)
 

@@ -1,4 +1,4 @@
-"""The columns that `write_changes_v3` writes are those of the models and of the operations."""
+"""The columns that `write_changes` writes are those of the models and of the operations."""
 
 import re
 
@@ -6,11 +6,11 @@ import pytest
 from django.db.models import NOT_PROVIDED
 
 from leases.models import Lease
-from leases.sql_functions import read_sql
-from orchestrator.core.bulk_write import LANE_FIELDS, UPDATED_JOB_FIELDS, UPDATED_LEASE_FIELDS
+from leases.sql_functions import DIRECTORY
+from orchestrator.services.bulk_write import LANE_FIELDS, UPDATED_JOB_FIELDS, UPDATED_LEASE_FIELDS
 from runtime_jobs.models import Job, JobEvent
 
-SQL = read_sql("v3/write.sql")
+SQL = (DIRECTORY / "write.sql").read_text()
 
 
 def columns(text: str) -> list[str]:

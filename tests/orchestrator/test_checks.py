@@ -34,7 +34,7 @@ def test_the_range_is_one_in_which_queues_have_an_order(seconds, works):
     """Far outside, each claim and each new lane would be refused with `value out of range`."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT set_config('orchestrator.aging_seconds', %s, true)", [repr(seconds)])
-        query = "SELECT queue_tier_v1('shared-linux', 50, now() - interval '30 years', NULL)"
+        query = "SELECT queue_tier('shared-linux', 50, now() - interval '30 years', NULL)"
         if works:
             cursor.execute(query)
             assert cursor.fetchone()[0] in {50, 399}

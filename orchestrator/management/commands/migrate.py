@@ -11,7 +11,8 @@ from django.db import OperationalError, connections, transaction
 from django.db.migrations import Migration
 
 from leases.advisory_locks import SCHEMA
-from runtime_jobs.applied_migrations import unknown_migrations
+from leases.sql_functions import install_functions
+from runtime_jobs.applied_migrations import are_migrations_pending, unknown_migrations
 from runtime_jobs.db_errors import sqlstate_of
 
 # Below deadlock_timeout, so that a lock which is not granted ends the attempt here and no operation elsewhere.
@@ -30,7 +31,8 @@ class Command(migrate.Command):
     table for longer than all attempts. A migration that is not atomic sets its own waits: CREATE INDEX
     CONCURRENTLY has to wait for all older transactions.
 
-    Of two commands at once the later one waits, and finds nothing left to apply.
+    Of two commands at once the later one waits, and finds nothing left to apply. When all migrations are applied, the
+    command creates the SQL functions of this release.
     """
 
     help = "Applies the migrations of this release, while the processes of the former one may serve."
@@ -50,6 +52,8 @@ class Command(migrate.Command):
         with self._alone(verbosity=options["verbosity"]):
             self._refuse_unknown_schema()
             self._handle_patiently(*args, **options)
+            if not (options["plan"] or options["check_unapplied"] or are_migrations_pending(self.connection)):
+                install_functions()
 
     def _refuse_unknown_schema(self) -> None:
         if unknown := unknown_migrations(self.connection):

@@ -13,7 +13,7 @@ WITH lane AS MATERIALIZED (
 ), full_limit AS MATERIALIZED (
     SELECT m.id, m.scope, m.key, m.binds_below
       FROM lane_limits m
-     CROSS JOIN LATERAL limit_is_full_v1(m.id) AS now
+     CROSS JOIN LATERAL limit_is_full(m.id) AS now
      WHERE now.is_full
        AND (m.id IN (SELECT unnest(limits) FROM lane) OR (m.scope IN ('pool', 'job_type') AND m.org_slug = ''))
 ), judged AS MATERIALIZED (

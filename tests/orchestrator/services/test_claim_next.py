@@ -110,8 +110,8 @@ def test_a_job_that_holds_slots_ends_before_the_claim_begins(worker, project):
         finished = complete_steps(lease)
     assert finished.next_claim is not None
     texts = [query["sql"] for query in statements if "SAVEPOINT" not in query["sql"]]
-    assert ["write_and_claim_v3" in text for text in texts] == [False, True, False]
-    assert "claim_v2" in texts[2]
+    assert ["write_and_claim" in text for text in texts] == [False, True, False]
+    assert "claim" in texts[2]
 
 
 def test_a_claim_that_fails_after_the_message_leaves_it_counted(worker, project, monkeypatch, caplog):
@@ -424,7 +424,7 @@ def test_a_failure_between_both_leaves_neither(monkeypatch):
     submitted(project)
     lease = claimed(worker).lease
     before = list(Job.objects.order_by("pk").values())
-    # The claim is refused by the unique key of leases, after write_changes_v3.
+    # The claim is refused by the unique key of leases, after write_changes.
     monkeypatch.setattr(claim_next, "next_lease_ulid", lambda _ended: lease.lease_ulid)
     with pytest.raises(Exception, match="lease_ulid"):
         complete(lease)

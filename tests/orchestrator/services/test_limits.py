@@ -208,7 +208,7 @@ def test_a_job_that_is_submitted_while_a_claim_finds_the_lane_empty_is_found():
             job = Job.objects.get()
             with connection.cursor() as cursor:
                 cursor.execute(
-                    "SELECT release_and_enqueue_v1('{}', %s::bigint[], %s::bigint[], %s::timestamptz[])",
+                    "SELECT release_and_enqueue('{}', %s::bigint[], %s::bigint[], %s::timestamptz[], '{}')",
                     [[job.pk + 10**6], [lane.pk], [job.created_at]],
                 )
             entered.set()
@@ -294,7 +294,7 @@ def test_a_place_that_a_claim_has_in_its_hands_is_not_given_to_another_job():
 
     def hand_on():
         with connection.cursor() as cursor:
-            cursor.execute("SELECT reassign_overflow_slots_v1(%s)", [limit.pk])
+            cursor.execute("SELECT reassign_overflow_slots(%s)", [limit.pk])
         connection.close()
 
     with ThreadPoolExecutor(1) as pool:

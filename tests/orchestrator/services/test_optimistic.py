@@ -29,7 +29,7 @@ from tests.orchestrator.services.test_heartbeat import speak
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-READ, WRITE = "SELECT t.", "SELECT written.* FROM  write_changes_v3"
+READ, WRITE = "SELECT t.", "SELECT written.* FROM  write_changes"
 
 
 @pytest.fixture

@@ -12,6 +12,6 @@ SELECT l.id, m.kind, m.scope, m.org_slug, m.key, m.max_active, m.per_hour, m.unt
     SELECT id FROM lane_limits WHERE scope = 'job_type' AND org_slug = '' AND key = p.job_type) AS held(by)
   JOIN lane_limits m ON m.id = held.by
   LEFT JOIN lane_breakers b ON b.limit_id = m.id
- CROSS JOIN LATERAL limit_is_full_v1(m.id) AS now
+ CROSS JOIN LATERAL limit_is_full(m.id) AS now
  WHERE l.id = ANY (%(lanes)s) AND now.is_full AND (m.binds_below IS NULL OR q.priority < m.binds_below)
  ORDER BY m.id

@@ -1,5 +1,5 @@
 -- The claim: one statement locks the worker, chooses lanes, takes jobs, writes leases and events, and records what turned
--- out to be empty or full (claim_v2). It is the only implementation of a claim. The claims of all workers run it at the
+-- out to be empty or full (claim). It is the only implementation of a claim. The claims of all workers run it at the
 -- same time.
 --
 -- Advisory locks and the order of all locks: leases/advisory_locks.py. Lock keys have 32 bits, ids 64: `id & 2147483647`.
@@ -9,8 +9,9 @@
 
 -- Returns the SHA-256 of an event as runtime_jobs/events.py computes it: of the canonical JSON of the row, keys sorted.
 -- p_payload: canonical JSON. The events of a claim have an empty payload, so each caller passes '{}'; nothing here makes
--- JSON canonical. A caller with another payload must prove first that both texts are equal. A whole second has no fraction, as in Python's isoformat.
-CREATE OR REPLACE FUNCTION event_hash_v2(
+-- JSON canonical. A caller with another payload must prove first that both texts are equal. A whole second has no
+-- fraction, as in Python's isoformat.
+CREATE OR REPLACE FUNCTION event_hash(
     p_event_ulid text, p_job_ulid text, p_seq bigint, p_event_type text, p_actor_kind text, p_actor_id text,
     p_payload text, p_created_at timestamptz, p_org_slug text, p_job_type text, p_correlation_id text,
     p_worker_id text, p_from_state text, p_to_state text, p_fence bigint, p_prev_hash text
@@ -36,86 +37,6 @@ BEGIN
         || ',"worker_id":' || coalesce(to_json(p_worker_id)::text, 'null') || '}', 'UTF8')), 'hex');
 END $$;
 
--- Returns the place of a queue among those of its tier: the age of its head or, in a pool that shares, the service that
--- its organization has had. PL/pgSQL, because PostgreSQL parses and plans a function in SQL at each call.
-CREATE OR REPLACE FUNCTION queue_rank_v2(p_pool text, p_org_slug text, p_head_at timestamptz) RETURNS float
-LANGUAGE plpgsql STABLE AS $$
-DECLARE
-    service float;
-BEGIN
-    SELECT served - lead INTO service FROM lane_shares WHERE pool = p_pool AND org_slug = p_org_slug;
-    RETURN coalesce(service, extract(epoch FROM p_head_at));
-END $$;
-
--- Returns the priority and what aging adds to it, in steps of ten points, so that no job starves. Aging never reaches
--- the emergency lane. Nothing is added without the setting, or in a pool with `aging` off.
--- Where organizations take turns, the wait counts from the last turn (p_served_at): counted from the age of its head, a
--- large backlog would be served before all later jobs.
-CREATE OR REPLACE FUNCTION queue_tier_v2(
-    p_pool text, p_priority integer, p_head_at timestamptz, p_served_at timestamptz
-) RETURNS integer
-LANGUAGE plpgsql STABLE AS $$
-DECLARE
-    aged float := floor(
-        greatest(0, extract(epoch FROM clock_timestamp() - greatest(p_head_at, p_served_at)))
-        / nullif(10 * nullif(current_setting('orchestrator.aging_seconds', true), '')::float, 0));
-BEGIN
-    IF p_priority >= 399 OR aged < 1 OR aged IS NULL THEN
-        RETURN p_priority;
-    ELSIF EXISTS (SELECT FROM workers_pool WHERE slug = p_pool AND NOT aging) THEN
-        RETURN p_priority;
-    END IF;
-    RETURN least(399, p_priority + 10 * aged)::integer;
-END $$;
-
--- Assigns claimed jobs to the slots that were locked for them: p_limits and p_slots run parallel.
--- p_counting: limits that count these jobs without stopping them. p_rates: token buckets.
-CREATE OR REPLACE FUNCTION assign_slots_v2(
-    p_jobs bigint[], p_limits bigint[], p_slots bigint[], p_counting bigint[], p_rates bigint[]
-) RETURNS void LANGUAGE plpgsql AS $$
-BEGIN
-    IF p_limits <> '{}' THEN
-        UPDATE lane_limit_slots s SET job_id = p_jobs[given.position], retired = m.one_shot
-          FROM (SELECT h.l, h.n, row_number() OVER (PARTITION BY h.l ORDER BY h.n) AS position
-                  FROM unnest(p_limits, p_slots) AS h(l, n)) given
-          JOIN lane_limits m ON m.id = given.l
-         WHERE s.limit_id = given.l AND s.n = given.n AND given.position <= cardinality(p_jobs);
-        UPDATE lane_limits SET max_active = 0 WHERE id = ANY (p_limits) AND one_shot;
-    END IF;
-    IF p_counting <> '{}' THEN
-        INSERT INTO lane_limit_slots (limit_id, n, job_id, retired)
-        SELECT l, -job, job, true FROM unnest(p_counting) AS l, unnest(p_jobs) AS job
-         WHERE NOT EXISTS (SELECT FROM lane_limit_slots s WHERE s.limit_id = l AND s.job_id = job);
-    END IF;
-    IF p_rates <> '{}' THEN
-        UPDATE lane_limits
-           SET spent_until = greatest(spent_until, clock_timestamp()) + cardinality(p_jobs) * interval '1 hour' / per_hour
-         WHERE id = ANY (p_rates);
-    END IF;
-END $$;
-
--- Counts jobs that came through no lane of their source address (p_jobs) by the limits of these addresses.
--- A transaction that creates a limit of an address holds lock 10 alone: it sees every job that runs from there.
-CREATE OR REPLACE FUNCTION count_addresses_v2(p_jobs bigint[], p_addresses text[]) RETURNS void
-LANGUAGE plpgsql AS $$
-DECLARE
-    address text;
-BEGIN
-    IF cardinality(p_addresses) > 1 THEN
-        p_addresses := ARRAY(SELECT a FROM unnest(p_addresses) AS a ORDER BY hashtext(a));
-    END IF;
-    FOREACH address IN ARRAY p_addresses LOOP
-        PERFORM pg_advisory_xact_lock_shared(10, hashtext(address));
-    END LOOP;
-    IF EXISTS (SELECT FROM lane_limits WHERE scope = 'address' AND org_slug = '' AND key = ANY (p_addresses)) THEN
-        INSERT INTO lane_limit_slots (limit_id, n, job_id, retired)
-        SELECT m.id, -j.id, j.id, true
-          FROM runtime_jobs j
-          JOIN lane_limits m ON m.scope = 'address' AND m.org_slug = '' AND m.key = host(j.source_address)
-         WHERE j.id = ANY (p_jobs);
-    END IF;
-END $$;
-
 -- Records what a claim found to be empty or full; the last part of a claim. Arrays run parallel.
 -- p_lanes: the lanes that the claim tried; p_found and p_last_jobs: how many jobs it took there, and the last of them;
 -- p_lane_limits: the limit that was full.
@@ -124,7 +45,7 @@ END $$;
 -- advisory lock of that fact without waiting, and after a second read. A transaction that ends the absence holds the same
 -- lock, shared, until it commits. A claim that does not get the lock records nothing: the lane stays among those to
 -- serve, which is always safe.
-CREATE OR REPLACE FUNCTION finalize_claim_v2(
+CREATE OR REPLACE FUNCTION finalize_claim(
     p_lanes bigint[], p_found integer[], p_last_jobs bigint[], p_lane_limits bigint[], p_full_queues bigint[],
     p_queue_limits bigint[], p_shared boolean
 ) RETURNS void LANGUAGE plpgsql
@@ -145,7 +66,7 @@ BEGIN
     IF p_full_queues <> '{}' OR cardinality(array_remove(p_lane_limits, NULL)) > 0 THEN
         FOR item IN SELECT DISTINCT l FROM unnest(p_lane_limits || p_queue_limits) AS l WHERE l IS NOT NULL ORDER BY l LOOP
             CONTINUE WHEN NOT pg_try_advisory_xact_lock(8, (item.l & 2147483647)::integer);
-            SELECT * INTO seen FROM limit_is_full_v1(item.l);
+            SELECT * INTO seen FROM limit_is_full(item.l);
             IF seen.is_full THEN
                 UPDATE lane_limits SET waiting = true WHERE id = item.l AND NOT waiting;
                 full_limits := full_limits || item.l;
@@ -154,7 +75,7 @@ BEGIN
                 -- Full because of jobs that it counts without having stopped them: the free slots are theirs.
                 PERFORM FROM lane_limits WHERE id = item.l FOR NO KEY UPDATE SKIP LOCKED;
                 IF FOUND THEN
-                    PERFORM reassign_overflow_slots_v1(item.l);
+                    PERFORM reassign_overflow_slots(item.l);
                 END IF;
             END IF;
         END LOOP;
@@ -200,7 +121,7 @@ BEGIN
         changed_queues := changed_queues || item.queue_id::bigint;
     END LOOP;
     IF p_shared THEN
-        PERFORM charge_shares_v1(p_lanes, p_found, p_full_queues);
+        PERFORM charge_shares(p_lanes, p_found, p_full_queues);
     END IF;
     -- All queues in one order of keys, for both kinds of changes: with one order for each kind, two claims that blocked
     -- what the other one had served met deadlocks.
@@ -219,8 +140,8 @@ BEGIN
         -- Brings the queue in line with its lanes: the head is the oldest job of a lane that may be served.
         UPDATE lane_queues q
            SET head_id = head.head_id, head_at = head.head_at,
-               rank = queue_rank_v2(q.pool, q.org_slug, head.head_at),
-               tier = queue_tier_v2(q.pool, q.priority, head.head_at, q.served_at)
+               rank = queue_rank(q.pool, q.org_slug, head.head_at),
+               tier = queue_tier(q.pool, q.priority, head.head_at, q.served_at)
           FROM (SELECT l.head_id, l.head_at FROM lanes l
                  WHERE l.queue_id = the_queue AND l.head_id IS NOT NULL AND l.blocked_by IS NULL
                  ORDER BY l.head_at, l.head_id LIMIT 1) head
@@ -252,7 +173,7 @@ END $$;
 -- Rows: ('leased', lease, job) in the order of the claim, or one row without lease and job: 'replaced': a newer process
 -- has replaced this session; 'again': inconclusive, because of locked rows, after 16 attempts, or because a blocked queue
 -- or lane was due and has been activated now.
-CREATE OR REPLACE FUNCTION claim_v2(
+CREATE OR REPLACE FUNCTION claim(
     p_worker bigint, p_session text, p_pool text, p_job_types text[], p_offers text[], p_isolation text,
     p_isolations text[], p_max_jobs integer, p_acknowledge boolean, p_lease_ids text[], p_event_ids text[],
     p_now timestamptz
@@ -325,7 +246,7 @@ BEGIN
     IF remaining < 1 THEN
         RETURN;
     END IF;
-    -- 2. Jobs and slots. Absences are only collected here; finalize_claim_v2 reads them again and records them.
+    -- 2. Jobs and slots. Absences are only collected here; finalize_claim reads them again and records them.
     <<queues>>
     FOR queue_attempt IN 1..max_attempts LOOP
         SELECT best.* INTO the_queue
@@ -375,7 +296,7 @@ BEGIN
             counting := '{}';
             rates := '{}';
             FOREACH the_limit IN ARRAY pool_limits || type_limits || the_lane.queue_limits || the_lane.limits LOOP
-                SELECT r.* INTO available FROM limit_capacity_v1(the_limit, capacity, the_queue.priority) r;
+                SELECT r.* INTO available FROM limit_capacity(the_limit, capacity, the_queue.priority) r;
                 capacity := available.capacity;
                 slot_limits := slot_limits || array_fill(the_limit, ARRAY[cardinality(available.slots)]);
                 slot_numbers := slot_numbers || available.slots;
@@ -411,7 +332,7 @@ BEGIN
                      ORDER BY j.id LIMIT capacity FOR NO KEY UPDATE SKIP LOCKED) next;
             CONTINUE WHEN picked IS NULL;
             IF slot_limits <> '{}' OR counting <> '{}' OR rates <> '{}' THEN
-                PERFORM assign_slots_v2(picked, slot_limits, slot_numbers, counting, rates);
+                PERFORM assign_slots(picked, slot_limits, slot_numbers, counting, rates);
             END IF;
             IF the_lane.source_address = '' THEN
                 jobs_without_address := jobs_without_address || picked;
@@ -425,7 +346,7 @@ BEGIN
         END LOOP lanes;
     END LOOP queues;
     IF addresses <> '{}' THEN
-        PERFORM count_addresses_v2(jobs_without_address, addresses);
+        PERFORM count_addresses(jobs_without_address, addresses);
     END IF;
     -- 3. Leases, events and the jobs themselves, each job written once. The clock is read after the last lock of a job.
     IF jobs <> '{}' THEN
@@ -436,13 +357,13 @@ BEGIN
                    j.event_head, j.fence + 1 AS fence, j.lease_ttl_seconds, j.heartbeat_interval_seconds,
                    j.acknowledge_within_seconds,
                    p_event_ids[2 * given.position - 1] AS leased_ulid, p_event_ids[2 * given.position] AS started_ulid,
-                   event_hash_v2(
+                   event_hash(
                        p_event_ids[2 * given.position - 1], j.job_ulid, j.event_seq + 1, 'job.leased', 'worker',
                        worker.worker_id, '{}', p_now, j.org_slug, j.job_type, j.correlation_id, worker.worker_id,
                        'queued', 'leased', j.fence + 1, j.event_head) AS leased_hash
               FROM unnest(jobs) WITH ORDINALITY AS given(id, position) JOIN runtime_jobs j ON j.id = given.id
         ), chained AS MATERIALIZED (
-            SELECT taken.*, CASE WHEN p_acknowledge THEN leased_hash ELSE event_hash_v2(
+            SELECT taken.*, CASE WHEN p_acknowledge THEN leased_hash ELSE event_hash(
                        started_ulid, job_ulid, event_seq + 2, 'job.started', 'worker',
                        worker.worker_id, '{}', p_now, org_slug, job_type, correlation_id, worker.worker_id,
                        'leased', 'starting', fence, leased_hash) END AS newest_hash
@@ -483,7 +404,7 @@ BEGIN
           FROM updated JOIN leased ON (leased.row).lease_ulid = p_lease_ids[updated.position] ORDER BY updated.position;
     ELSIF EXISTS (SELECT FROM lane_queues q WHERE q.eligible_at <= clock_timestamp())
        OR EXISTS (SELECT FROM lanes l WHERE l.eligible_at <= clock_timestamp()) THEN
-        PERFORM activate_due_queues_v1(200);
+        PERFORM activate_due_queues(200);
         RETURN QUERY SELECT 'again'::text, NULL::runtime_worker_leases, NULL::runtime_jobs;
         RETURN;
     ELSIF missed OR exhausted THEN
@@ -491,57 +412,7 @@ BEGIN
     END IF;
     -- 4. Lanes, shares and queues, which many claims share: last.
     IF lanes_seen <> '{}' OR full_queues <> '{}' THEN
-        PERFORM finalize_claim_v2(
+        PERFORM finalize_claim(
             lanes_seen, lanes_found, lanes_last, lanes_limits, full_queues, queue_limits, shared);
     END IF;
-END $$;
-
--- Ends a lease and claims the next job for its worker, in one transaction: write_changes_v2, then claim_v2 for one job.
--- If a version differs, nothing is written and nothing is claimed. Arguments: first those of write_changes_v2.
--- The worker is locked first, as in every claim: two calls of one worker would else wait for each other, one for the
--- worker and one for a lane that the other has released.
--- A job that holds slots of limits, or that is queued again, is only ended: the outcome is `separate`, and the caller claims
--- by a statement of its own. The release of slots locks lanes and queues, and a claim after it would lock others out of
--- order: with 8 groups of limited jobs, 160 completions that claimed met 49 deadlocks.
--- Rows: one, with the results of both functions; the columns of the claim are null if it found nothing.
-CREATE OR REPLACE FUNCTION write_and_claim_v2(
-    p_job_ids bigint[], p_job_versions xid[], p_lease_ids bigint[], p_lease_versions xid[],
-    p_live_until timestamptz, p_new_jobs json, p_new_leases json, p_event json, p_events json, p_job json, p_jobs json,
-    p_with_run boolean, p_lease json, p_leases json, p_finish boolean, p_quotas json, p_freed bigint[],
-    p_entered bigint[], p_entered_lanes bigint[], p_entered_at timestamptz[], p_kept bigint[],
-    p_worker bigint, p_session text, p_pool text, p_job_types text[], p_offers text[], p_isolation text,
-    p_isolations text[], p_acknowledge boolean, p_lease_id text, p_event_ids text[], p_now timestamptz
-) RETURNS TABLE (
-    is_changed boolean, job_names text[], job_keys bigint[], lease_names text[], lease_keys bigint[], pools text[],
-    outcome text, lease runtime_worker_leases, job runtime_jobs
-) LANGUAGE plpgsql AS $$
-DECLARE
-    written record;
-    claimed record;
-    is_separate boolean := p_new_jobs IS NOT NULL OR p_entered IS NOT NULL
-        OR EXISTS (SELECT FROM lane_limit_slots WHERE job_id = ANY (p_freed));
-BEGIN
-    IF NOT is_separate THEN
-        PERFORM FROM workers_worker w WHERE w.id = p_worker FOR NO KEY UPDATE;
-    END IF;
-    written := write_changes_v2(
-        p_job_ids, p_job_versions, p_lease_ids, p_lease_versions, p_live_until, p_new_jobs, p_new_leases, p_event,
-        p_events, p_job, p_jobs, p_with_run, p_lease, p_leases, p_finish, p_quotas, p_freed, p_entered, p_entered_lanes, p_entered_at, p_kept);
-    is_changed := written.is_changed;
-    job_names := written.job_names;
-    job_keys := written.job_keys;
-    lease_names := written.lease_names;
-    lease_keys := written.lease_keys;
-    pools := written.pools;
-    IF is_separate THEN
-        outcome := 'separate';
-    ELSIF NOT is_changed THEN
-        SELECT c.* INTO claimed
-          FROM claim_v2(p_worker, p_session, p_pool, p_job_types, p_offers, p_isolation, p_isolations, 1, p_acknowledge,
-                        ARRAY[p_lease_id], p_event_ids, p_now) c;
-        outcome := claimed.outcome;
-        lease := claimed.lease;
-        job := claimed.job;
-    END IF;
-    RETURN NEXT;
 END $$;

@@ -1,7 +1,7 @@
 -- Periodic tasks of the scheduler process: activate what is due, apply aging, and advance lanes that claims left behind.
 
 -- Activates lanes and queues that were blocked until a time that has come. Returns how many.
-CREATE OR REPLACE FUNCTION activate_due_queues_v1(p_max_rows integer) RETURNS integer
+CREATE OR REPLACE FUNCTION activate_due_queues(p_max_rows integer) RETURNS integer
 LANGUAGE plpgsql SET enable_seqscan = off AS $$
 DECLARE
     due_lanes bigint[];
@@ -15,21 +15,22 @@ BEGIN
     SELECT coalesce(array_agg(DISTINCT id::bigint), '{}') INTO due_queues FROM (
         SELECT queue_id AS id FROM lanes WHERE id = ANY (due_lanes) AND head_id IS NOT NULL
          UNION (SELECT id FROM lane_queues WHERE eligible_at <= clock_timestamp() ORDER BY eligible_at LIMIT p_max_rows)) q;
-    PERFORM activate_queues_v1(due_queues, '{}', true);
+    PERFORM pg_notify('lanes', pool)
+       FROM (SELECT DISTINCT unnest(activate_queues(due_queues, '{}', due_queues)) AS pool) activated;
     RETURN cardinality(due_lanes) + cardinality(due_queues);
 END $$;
 
 -- Raises the tiers of queues that have waited, and resets those of pools whose aging was switched off. Returns how many.
 -- A queue that another transaction has locked is left to the next round.
-CREATE OR REPLACE FUNCTION apply_aging_v1(p_max_rows integer) RETURNS integer
+CREATE OR REPLACE FUNCTION apply_aging(p_max_rows integer) RETURNS integer
 LANGUAGE plpgsql AS $$
 DECLARE
     changed integer;
 BEGIN
-    UPDATE lane_queues q SET tier = queue_tier_v1(q.pool, q.priority, q.head_at, q.served_at)
+    UPDATE lane_queues q SET tier = queue_tier(q.pool, q.priority, q.head_at, q.served_at)
       FROM (SELECT id FROM lane_queues
              WHERE head_id IS NOT NULL AND blocked_by IS NULL
-               AND tier <> queue_tier_v1(pool, priority, head_at, served_at)
+               AND tier <> queue_tier(pool, priority, head_at, served_at)
              ORDER BY id LIMIT p_max_rows FOR NO KEY UPDATE SKIP LOCKED) old
      WHERE q.id = old.id;
     GET DIAGNOSTICS changed = ROW_COUNT;
@@ -37,7 +38,7 @@ BEGIN
 END $$;
 
 -- Returns lanes whose head is no longer queued.
-CREATE OR REPLACE FUNCTION stale_lanes_v1(p_max_rows integer) RETURNS SETOF bigint
+CREATE OR REPLACE FUNCTION stale_lanes(p_max_rows integer) RETURNS SETOF bigint
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
     RETURN QUERY SELECT l.id::bigint FROM lanes l JOIN runtime_jobs j ON j.id = l.head_id
@@ -46,7 +47,7 @@ END $$;
 
 -- Advances the head and the scan position of one lane; one lane a transaction. Claims only try lock 7, so under a steady
 -- stream of submits a scan position may stay behind and its scans grow long. Here the lock is waited for.
-CREATE OR REPLACE FUNCTION advance_lane_cursor_v1(p_lane_id bigint) RETURNS void
+CREATE OR REPLACE FUNCTION advance_lane_cursor(p_lane_id bigint) RETURNS void
 LANGUAGE plpgsql SET enable_seqscan = off AS $$
 DECLARE
     position_id bigint;
@@ -62,5 +63,5 @@ BEGIN
     IF next_id IS NOT NULL THEN  -- a job that entered while the head was being claimed notified no worker
         PERFORM pg_notify('lanes', q.pool) FROM lanes l JOIN lane_queues q ON q.id = l.queue_id WHERE l.id = p_lane_id;
     END IF;
-    PERFORM refresh_queue_heads_v1(ARRAY[(SELECT queue_id::bigint FROM lanes WHERE id = p_lane_id)]);
+    PERFORM refresh_queue_heads(ARRAY[(SELECT queue_id::bigint FROM lanes WHERE id = p_lane_id)]);
 END $$;

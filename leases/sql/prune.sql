@@ -2,11 +2,11 @@
 -- and apply to no lane. Each call reads p_max_rows rows after p_after in the order of their ids and is one short
 -- transaction; next_after is null at the end of the table. Nothing waits: locks are tried, locked rows are skipped.
 
--- A lane is idle when no job waits in it. The first call that sees that writes idle_since; release_and_enqueue_v1 clears
+-- A lane is idle when no job waits in it. The first call that sees that writes idle_since; release_and_enqueue clears
 -- it. The lane is deleted after p_idle unless a job refers to it that may still move: queued, blocked or leased. Lock 7,
 -- taken alone, excludes submits and requeues that are about to commit. One that looked the lane up and commits later finds
--- in require_lanes_v1 that the lane is missing.
-CREATE OR REPLACE FUNCTION prune_idle_lanes_v1(
+-- in require_lanes that the lane is missing.
+CREATE OR REPLACE FUNCTION prune_idle_lanes(
     p_after bigint, p_max_rows integer, p_idle interval, OUT next_after bigint, OUT pruned integer
 ) LANGUAGE plpgsql AS $$
 DECLARE
@@ -47,7 +47,7 @@ BEGIN
 END $$;
 
 -- A transaction that creates a lane holds lock 4 of its organization from before it looks up the queue; claims hold lock 5.
-CREATE OR REPLACE FUNCTION prune_empty_queues_v1(
+CREATE OR REPLACE FUNCTION prune_empty_queues(
     p_after bigint, p_max_rows integer, OUT next_after bigint, OUT pruned integer
 ) LANGUAGE plpgsql AS $$
 DECLARE
@@ -77,7 +77,7 @@ END $$;
 
 -- Limits that jobs created: of a concurrency key (a transaction that creates its lane holds lock 4 of the organization) and
 -- of a source address (lock 10 of the address, which claims hold, too). Lock 8 excludes a release of a slot.
-CREATE OR REPLACE FUNCTION prune_unused_limits_v1(
+CREATE OR REPLACE FUNCTION prune_unused_limits(
     p_after bigint, p_max_rows integer, OUT next_after bigint, OUT pruned integer
 ) LANGUAGE plpgsql AS $$
 DECLARE
