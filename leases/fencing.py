@@ -101,14 +101,11 @@ _LEASES = PreparedQuery(LeaseRow, f"{_OF_WORKERS} ORDER BY t.id {_LOCKED}")
 # What messages decide by and what they change. Anything else is a query of its own, or is read under the lock.
 _MESSAGE_FIELDS = frozenset(
     (
-        *("id", "job_ulid", "org_slug", "job_type", "correlation_id", "needs_ingest", "fence", "awaited", "lane_id"),
-        *("priority", "pool", "created_at", "complete_beats_cancel", "automatic_retries", "automatic_retries_spent"),
-        *("state", "phase_at", "started_at", "executing_at", "finished_at", "updated_at", "event_seq", "event_head"),
-        *("progress", "log_bytes", "requeue_count", "release_count", "excluded_workers", "cancel_requested_at"),
-        *("cancel_reason", "cancel_actor", "cancel_message", "cancel_deadline_at", "failure_reason", "failure_class"),
-        *("failure_message", "exit_code", "result", "ingest_run_id", "late_result_seconds", "late_result_at"),
+        *Job.CHANGED_FIELDS,
+        *("id", "job_ulid", "org_slug", "job_type", "correlation_id", "needs_ingest", "fence", "awaited", "pool"),
+        *("created_at", "complete_beats_cancel", "automatic_retries", "automatic_retries_spent", "late_result_seconds"),
         *("needs_processing", "timeout_seconds", "timeout_grace_seconds", "max_requeues", "is_metered"),
-        *("last_billed_minute", "has_artifacts"),
+        "has_artifacts",
     )
 )
 _UNREAD_FIELDS = [field.attname for field in Job._meta.concrete_fields if field.attname not in _MESSAGE_FIELDS]  # noqa: SLF001 Django's name

@@ -19,8 +19,11 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from django.apps import apps
 from django.db import connection, transaction
+from django.db.models import Model
 
+from runtime_jobs import written_columns
 from runtime_jobs.applied_migrations import unknown_migrations
 
 DIRECTORY = Path(__file__).parent / "sql"
@@ -31,6 +34,7 @@ _verified_at: float | None = None
 _DEFINITION = re.compile(
     r"^CREATE OR REPLACE FUNCTION (?P<name>\w+)\((?P<header>.*?)AS \$\$(?P<body>.*?)\$\$", re.DOTALL | re.MULTILINE
 )
+_COLUMNS = re.compile(r"\{\{(?P<kind>inserted|values|changes|record)\((?P<names>.*?)\)\}\}")
 _SETTING = re.compile(r"\bSET (\w+) = (\w+)")
 _INSTALLED = """
 SELECT p.proname, md5(p.prosrc), coalesce(array_to_string(p.proconfig, ','), '')
@@ -48,8 +52,24 @@ class SqlFunction:
 
 @cache
 def read_sql() -> str:
-    """Return the statements that create the functions."""
-    return "\n".join(file.read_text() for file in sorted(DIRECTORY.glob("*.sql")))
+    """Return the statements that create the functions, with the columns of the models in their places."""
+    text = "\n".join(file.read_text() for file in sorted(DIRECTORY.glob("*.sql")))
+    return _COLUMNS.sub(lambda found: _columns(found["kind"], *found["names"].split(", ")), text)
+
+
+def _columns(kind: str, table: str, record: str = "", sent: str = "") -> str:
+    model = _model_of(table)
+    if kind == "inserted":
+        return written_columns.column_names(model)
+    if kind == "values":
+        return written_columns.column_values(model, record, connection)
+    if kind == "changes":
+        return written_columns.column_changes(model, record, sent)
+    return written_columns.column_types(model, connection)
+
+
+def _model_of(table: str) -> type[Model]:
+    return next(model for model in apps.get_models() if model._meta.db_table == table)  # noqa: SLF001 Django's name for it
 
 
 def install_functions() -> None:

@@ -66,6 +66,12 @@ class Lease(models.Model):
 
     objects = LeaseQuerySet.as_manager()
 
+    # The columns that operations change after the insert.
+    CHANGED_FIELDS = (
+        *("state", "acknowledged_at", "last_heartbeat_at", "expires_at", "completed_at", "ended_reason"),
+        "final_digest",
+    )
+
     class Meta:
         db_table = "runtime_worker_leases"
         constraints = [

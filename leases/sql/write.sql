@@ -2,7 +2,11 @@
 -- (write_changes). Advisory locks and the order of all locks: leases/advisory_locks.py. Design: docs/adr/0053.
 --
 -- The plans are generic and use indexes: a custom plan would be made at each call, and statistics of small, busy tables
--- are stale. json_to_recordset is estimated at 100 rows, for which a join would read a whole table.
+-- are stale. A set of JSON objects is estimated at 100 rows, for which a join would read a whole table.
+--
+-- The columns are in no list here: leases/sql_functions.py puts those of the models in place of the expressions in double
+-- braces. A changed row keeps each column that its JSON object does not name, so processes of the former release, which
+-- do not know a new column, leave its value. An inserted row gets the default of the database for it.
 
 -- Writes the changes of one operation, or nothing if a row has another version than the operation has read.
 --
@@ -10,8 +14,7 @@
 -- p_lease_ids, p_lease_versions: likewise leases. Null if the caller holds the locks.
 -- p_live_until: the first expiry of a lease that the operation took for live.
 -- p_new_jobs, p_new_leases, p_events, p_jobs, p_leases: JSON arrays of objects with columns. p_event, p_job, p_lease:
--- the object instead, if there is only one. A changed job has priority and lane_id only if both change.
--- p_with_run: a changed job has a run.
+-- the object instead, if there is only one: a statement for one row costs less than one that joins a set.
 -- p_finish: also update quotas and lanes, as the last statement of the transaction. p_quotas: JSON, the arguments of
 -- take_submit_quota, ordered by organization. p_freed: jobs that are no longer leased. p_entered, p_entered_lanes,
 -- p_entered_at: jobs that wait again. p_kept: lanes of jobs that are blocked. New jobs need none of the last two.
@@ -19,8 +22,8 @@
 -- Raises OC001 instead if a difference was found after a write.
 CREATE OR REPLACE FUNCTION write_changes(
     p_job_ids bigint[], p_job_versions xid[], p_lease_ids bigint[], p_lease_versions xid[],
-    p_live_until timestamptz, p_new_jobs json, p_new_leases json, p_event json, p_events json, p_job json, p_jobs json,
-    p_with_run boolean, p_lease json, p_leases json, p_finish boolean, p_quotas json, p_freed bigint[],
+    p_live_until timestamptz, p_new_jobs json, p_new_leases json, p_event json, p_events json,
+    p_job jsonb, p_jobs jsonb, p_lease jsonb, p_leases jsonb, p_finish boolean, p_quotas json, p_freed bigint[],
     p_entered bigint[], p_entered_lanes bigint[], p_entered_at timestamptz[], p_kept bigint[],
     OUT is_changed boolean, OUT job_names text[], OUT job_keys bigint[], OUT lease_names text[], OUT lease_keys bigint[],
     OUT pools text[]
@@ -61,42 +64,13 @@ BEGIN
         END IF;
     END IF;
     -- One row is locked, compared and written by one statement: after a wait PostgreSQL evaluates the condition again,
-    -- for the new version. Each time there are two statements for jobs, because one that names a column of a unique key
-    -- takes the strongest row lock (a trigger guards final states). It would wait for inserts of events of the job.
+    -- for the new version. No column of a whole unique index may be among the changed ones: such an UPDATE takes the
+    -- strongest row lock, and would wait for the insert of each row that refers to the job.
     IF p_job IS NOT NULL THEN
-        new_job := json_populate_record(NULL::runtime_jobs, p_job);
-        IF p_with_run THEN
-            UPDATE runtime_jobs t
-               SET state = new_job.state, phase_at = new_job.phase_at, started_at = new_job.started_at,
-                   executing_at = new_job.executing_at, finished_at = new_job.finished_at,
-                   updated_at = new_job.updated_at, event_seq = new_job.event_seq, event_head = new_job.event_head,
-                   progress = new_job.progress, log_bytes = new_job.log_bytes, requeue_count = new_job.requeue_count,
-                   release_count = new_job.release_count, excluded_workers = new_job.excluded_workers,
-                   cancel_requested_at = new_job.cancel_requested_at, cancel_reason = new_job.cancel_reason,
-                   cancel_actor = new_job.cancel_actor, cancel_message = new_job.cancel_message,
-                   cancel_deadline_at = new_job.cancel_deadline_at, failure_reason = new_job.failure_reason,
-                   failure_class = new_job.failure_class, failure_message = new_job.failure_message,
-                   exit_code = new_job.exit_code, result = new_job.result,
-                   late_result_at = new_job.late_result_at, last_billed_minute = new_job.last_billed_minute,
-                   priority = coalesce(new_job.priority, t.priority), lane_id = coalesce(new_job.lane_id, t.lane_id),
-                   ingest_run_id = new_job.ingest_run_id
-             WHERE t.id = new_job.id AND (p_job_versions IS NULL OR t.xmin = p_job_versions[1]);
-        ELSE
-            UPDATE runtime_jobs t
-               SET state = new_job.state, phase_at = new_job.phase_at, started_at = new_job.started_at,
-                   executing_at = new_job.executing_at, finished_at = new_job.finished_at,
-                   updated_at = new_job.updated_at, event_seq = new_job.event_seq, event_head = new_job.event_head,
-                   progress = new_job.progress, log_bytes = new_job.log_bytes, requeue_count = new_job.requeue_count,
-                   release_count = new_job.release_count, excluded_workers = new_job.excluded_workers,
-                   cancel_requested_at = new_job.cancel_requested_at, cancel_reason = new_job.cancel_reason,
-                   cancel_actor = new_job.cancel_actor, cancel_message = new_job.cancel_message,
-                   cancel_deadline_at = new_job.cancel_deadline_at, failure_reason = new_job.failure_reason,
-                   failure_class = new_job.failure_class, failure_message = new_job.failure_message,
-                   exit_code = new_job.exit_code, result = new_job.result,
-                   late_result_at = new_job.late_result_at, last_billed_minute = new_job.last_billed_minute,
-                   priority = coalesce(new_job.priority, t.priority), lane_id = coalesce(new_job.lane_id, t.lane_id)
-             WHERE t.id = new_job.id AND (p_job_versions IS NULL OR t.xmin = p_job_versions[1]);
-        END IF;
+        new_job := jsonb_populate_record(NULL::runtime_jobs, p_job);
+        UPDATE runtime_jobs t
+           SET {{changes(runtime_jobs, new_job, p_job)}}
+         WHERE t.id = new_job.id AND (p_job_versions IS NULL OR t.xmin = p_job_versions[1]);
         IF NOT FOUND THEN
             IF p_job_versions IS NULL THEN
                 RAISE EXCEPTION 'runtime_jobs: updated 0 of 1 rows.';
@@ -106,12 +80,9 @@ BEGIN
         END IF;
     END IF;
     IF p_lease IS NOT NULL THEN
-        new_lease := json_populate_record(NULL::runtime_worker_leases, p_lease);
+        new_lease := jsonb_populate_record(NULL::runtime_worker_leases, p_lease);
         UPDATE runtime_worker_leases t
-           SET state = new_lease.state, acknowledged_at = new_lease.acknowledged_at,
-               last_heartbeat_at = new_lease.last_heartbeat_at, expires_at = new_lease.expires_at,
-               completed_at = new_lease.completed_at, ended_reason = new_lease.ended_reason,
-               final_digest = new_lease.final_digest
+           SET {{changes(runtime_worker_leases, new_lease, p_lease)}}
          WHERE t.id = new_lease.id AND (p_lease_versions IS NULL OR t.xmin = p_lease_versions[1]);
         IF NOT FOUND THEN
             IF p_lease_versions IS NULL THEN
@@ -127,32 +98,8 @@ BEGIN
 
     IF p_new_jobs IS NOT NULL THEN
         WITH made AS (
-            INSERT INTO runtime_jobs (
-                job_ulid, org_slug, project_slug, source_kind, repo_url, repo_owner, repo_name, git_ref, git_commit,
-                pull_request_number, trigger_kind, trigger_actor, working_directory, command_json, timeout_seconds,
-                allow_network, allow_exec, job_type, spec, result, priority, pool, lane_id, concurrency_key,
-                limited_by_address, requirements, excluded_workers, payload_digest, correlation_id, source_address,
-                max_requeues, automatic_retries, needs_ingest, complete_beats_cancel, lease_ttl_seconds,
-                heartbeat_interval_seconds, acknowledge_within_seconds, late_result_seconds, needs_processing,
-                timeout_grace_seconds, late_result_at, is_metered, last_billed_minute, least_isolation, state, fence,
-                requeue_count,
-                release_count, event_seq, event_head, progress, log_bytes, cancel_requested_at, cancel_reason,
-                cancel_actor, cancel_message, cancel_deadline_at, ingest_run_id, failure_reason, failure_class,
-                failure_message, exit_code, batch_id, root_job_ulid, retry_of_job_ulid, retry_kind, attempt, awaited,
-                automatic_retries_spent, created_at, started_at, phase_at, executing_at, finished_at, updated_at)
-            SELECT
-                job_ulid, org_slug, project_slug, source_kind, repo_url, repo_owner, repo_name, git_ref, git_commit,
-                pull_request_number, trigger_kind, trigger_actor, working_directory, command_json, timeout_seconds,
-                allow_network, allow_exec, job_type, spec, result, priority, pool, lane_id, concurrency_key,
-                limited_by_address, requirements, excluded_workers, payload_digest, correlation_id, source_address,
-                max_requeues, automatic_retries, needs_ingest, complete_beats_cancel, lease_ttl_seconds,
-                heartbeat_interval_seconds, acknowledge_within_seconds, late_result_seconds, needs_processing,
-                timeout_grace_seconds, late_result_at, is_metered, last_billed_minute, least_isolation, state, fence,
-                requeue_count,
-                release_count, event_seq, event_head, progress, log_bytes, cancel_requested_at, cancel_reason,
-                cancel_actor, cancel_message, cancel_deadline_at, ingest_run_id, failure_reason, failure_class,
-                failure_message, exit_code, batch_id, root_job_ulid, retry_of_job_ulid, retry_kind, attempt, awaited,
-                automatic_retries_spent, created_at, started_at, phase_at, executing_at, finished_at, updated_at
+            INSERT INTO runtime_jobs ({{inserted(runtime_jobs)}})
+            SELECT {{values(runtime_jobs, v)}}
               FROM json_populate_recordset(NULL::runtime_jobs, p_new_jobs) v
             RETURNING id, job_ulid, lane_id, state, created_at)
         SELECT array_agg(job_ulid::text), array_agg(id),
@@ -164,104 +111,41 @@ BEGIN
     END IF;
     IF p_new_leases IS NOT NULL THEN
         WITH made AS (
-            INSERT INTO runtime_worker_leases (
-                lease_ulid, job_ulid, worker_id, pool, state, fence, session, ttl_seconds, heartbeat_interval_seconds,
-                acknowledge_within_seconds, leased_at, acknowledged_at, last_heartbeat_at, expires_at, completed_at,
-                ended_reason, final_digest)
-            SELECT
-                lease_ulid, job_ulid, worker_id, pool, state, fence, session, ttl_seconds, heartbeat_interval_seconds,
-                acknowledge_within_seconds, leased_at, acknowledged_at, last_heartbeat_at, expires_at, completed_at,
-                ended_reason, final_digest
+            INSERT INTO runtime_worker_leases ({{inserted(runtime_worker_leases)}})
+            SELECT {{values(runtime_worker_leases, v)}}
               FROM json_populate_recordset(NULL::runtime_worker_leases, p_new_leases) v
             RETURNING id, lease_ulid)
         SELECT array_agg(lease_ulid::text), array_agg(id) INTO lease_names, lease_keys FROM made;
     END IF;
     IF p_jobs IS NOT NULL THEN
-        IF p_with_run THEN
-            UPDATE runtime_jobs t
-               SET state = v.state, phase_at = v.phase_at, started_at = v.started_at, executing_at = v.executing_at,
-                   finished_at = v.finished_at, updated_at = v.updated_at, event_seq = v.event_seq,
-                   event_head = v.event_head, progress = v.progress, log_bytes = v.log_bytes,
-                   requeue_count = v.requeue_count, release_count = v.release_count,
-                   excluded_workers = v.excluded_workers, cancel_requested_at = v.cancel_requested_at,
-                   cancel_reason = v.cancel_reason, cancel_actor = v.cancel_actor, cancel_message = v.cancel_message,
-                   cancel_deadline_at = v.cancel_deadline_at, failure_reason = v.failure_reason,
-                   failure_class = v.failure_class, failure_message = v.failure_message, exit_code = v.exit_code,
-                   result = v.result, late_result_at = v.late_result_at, last_billed_minute = v.last_billed_minute,
-                   priority = coalesce(v.priority, t.priority),
-                   lane_id = coalesce(v.lane_id, t.lane_id), ingest_run_id = v.ingest_run_id
-              FROM json_to_recordset(p_jobs) AS v(
-                   id bigint, state varchar, phase_at timestamptz, started_at timestamptz, executing_at timestamptz,
-                   finished_at timestamptz, updated_at timestamptz, event_seq bigint, event_head varchar,
-                   progress jsonb, log_bytes bigint, requeue_count smallint, release_count smallint,
-                   excluded_workers varchar[], cancel_requested_at timestamptz, cancel_reason varchar,
-                   cancel_actor varchar, cancel_message text, cancel_deadline_at timestamptz, failure_reason varchar,
-                   failure_class varchar, failure_message text, exit_code integer, result jsonb,
-                   late_result_at timestamptz, last_billed_minute integer, priority integer,
-                   lane_id integer, ingest_run_id varchar)
-             WHERE t.id = v.id;
-        ELSE
-            UPDATE runtime_jobs t
-               SET state = v.state, phase_at = v.phase_at, started_at = v.started_at, executing_at = v.executing_at,
-                   finished_at = v.finished_at, updated_at = v.updated_at, event_seq = v.event_seq,
-                   event_head = v.event_head, progress = v.progress, log_bytes = v.log_bytes,
-                   requeue_count = v.requeue_count, release_count = v.release_count,
-                   excluded_workers = v.excluded_workers, cancel_requested_at = v.cancel_requested_at,
-                   cancel_reason = v.cancel_reason, cancel_actor = v.cancel_actor, cancel_message = v.cancel_message,
-                   cancel_deadline_at = v.cancel_deadline_at, failure_reason = v.failure_reason,
-                   failure_class = v.failure_class, failure_message = v.failure_message, exit_code = v.exit_code,
-                   result = v.result, late_result_at = v.late_result_at, last_billed_minute = v.last_billed_minute,
-                   priority = coalesce(v.priority, t.priority),
-                   lane_id = coalesce(v.lane_id, t.lane_id)
-              FROM json_to_recordset(p_jobs) AS v(
-                   id bigint, state varchar, phase_at timestamptz, started_at timestamptz, executing_at timestamptz,
-                   finished_at timestamptz, updated_at timestamptz, event_seq bigint, event_head varchar,
-                   progress jsonb, log_bytes bigint, requeue_count smallint, release_count smallint,
-                   excluded_workers varchar[], cancel_requested_at timestamptz, cancel_reason varchar,
-                   cancel_actor varchar, cancel_message text, cancel_deadline_at timestamptz, failure_reason varchar,
-                   failure_class varchar, failure_message text, exit_code integer, result jsonb,
-                   late_result_at timestamptz, last_billed_minute integer, priority integer,
-                   lane_id integer)
-             WHERE t.id = v.id;
-        END IF;
+        UPDATE runtime_jobs t
+           SET {{changes(runtime_jobs, v, e)}}
+          FROM jsonb_array_elements(p_jobs) e CROSS JOIN LATERAL jsonb_to_record(e) AS v({{record(runtime_jobs)}})
+         WHERE t.id = v.id;
         GET DIAGNOSTICS written = ROW_COUNT;
-        IF written <> json_array_length(p_jobs) THEN
-            RAISE EXCEPTION 'runtime_jobs: updated % of % rows.', written, json_array_length(p_jobs);
+        IF written <> jsonb_array_length(p_jobs) THEN
+            RAISE EXCEPTION 'runtime_jobs: updated % of % rows.', written, jsonb_array_length(p_jobs);
         END IF;
     END IF;
     IF p_leases IS NOT NULL THEN
         UPDATE runtime_worker_leases t
-           SET state = v.state, acknowledged_at = v.acknowledged_at, last_heartbeat_at = v.last_heartbeat_at,
-               expires_at = v.expires_at, completed_at = v.completed_at, ended_reason = v.ended_reason,
-               final_digest = v.final_digest
-          FROM json_to_recordset(p_leases) AS v(
-               id bigint, state varchar, acknowledged_at timestamptz, last_heartbeat_at timestamptz,
-               expires_at timestamptz, completed_at timestamptz, ended_reason varchar, final_digest varchar)
+           SET {{changes(runtime_worker_leases, v, e)}}
+          FROM jsonb_array_elements(p_leases) e
+         CROSS JOIN LATERAL jsonb_to_record(e) AS v({{record(runtime_worker_leases)}})
          WHERE t.id = v.id;
         GET DIAGNOSTICS written = ROW_COUNT;
-        IF written <> json_array_length(p_leases) THEN
-            RAISE EXCEPTION 'runtime_worker_leases: updated % of % rows.', written, json_array_length(p_leases);
+        IF written <> jsonb_array_length(p_leases) THEN
+            RAISE EXCEPTION 'runtime_worker_leases: updated % of % rows.', written, jsonb_array_length(p_leases);
         END IF;
     END IF;
     IF p_event IS NOT NULL THEN
         new_event := json_populate_record(NULL::runtime_job_events, p_event);
-        INSERT INTO runtime_job_events (
-            event_ulid, job_ulid, seq, event_type, actor_kind, actor_id, payload_json, created_at, org_slug, job_type,
-            correlation_id, worker_id, from_state, to_state, fence, prev_hash, hash)
-        VALUES (
-            new_event.event_ulid, new_event.job_ulid, new_event.seq, new_event.event_type, new_event.actor_kind,
-            new_event.actor_id, new_event.payload_json, new_event.created_at, new_event.org_slug, new_event.job_type,
-            new_event.correlation_id, new_event.worker_id, new_event.from_state, new_event.to_state, new_event.fence,
-            new_event.prev_hash, new_event.hash);
+        INSERT INTO runtime_job_events ({{inserted(runtime_job_events)}})
+        VALUES ({{values(runtime_job_events, new_event)}});
     END IF;
     IF p_events IS NOT NULL THEN
-        INSERT INTO runtime_job_events (
-            event_ulid, job_ulid, seq, event_type, actor_kind, actor_id, payload_json, created_at, org_slug, job_type,
-            correlation_id, worker_id, from_state, to_state, fence, prev_hash, hash)
-        SELECT
-            event_ulid, job_ulid, seq, event_type, actor_kind, actor_id, payload_json, created_at, org_slug, job_type,
-            correlation_id, worker_id, from_state, to_state, fence, prev_hash, hash
-          FROM json_populate_recordset(NULL::runtime_job_events, p_events) v;
+        INSERT INTO runtime_job_events ({{inserted(runtime_job_events)}})
+        SELECT {{values(runtime_job_events, v)}} FROM json_populate_recordset(NULL::runtime_job_events, p_events) v;
     END IF;
 
     IF NOT p_finish THEN
@@ -296,8 +180,8 @@ END $$;
 -- Rows: one, with the results of both functions; the columns of the claim are null if it found nothing.
 CREATE OR REPLACE FUNCTION write_and_claim(
     p_job_ids bigint[], p_job_versions xid[], p_lease_ids bigint[], p_lease_versions xid[],
-    p_live_until timestamptz, p_new_jobs json, p_new_leases json, p_event json, p_events json, p_job json, p_jobs json,
-    p_with_run boolean, p_lease json, p_leases json, p_finish boolean, p_quotas json, p_freed bigint[],
+    p_live_until timestamptz, p_new_jobs json, p_new_leases json, p_event json, p_events json,
+    p_job jsonb, p_jobs jsonb, p_lease jsonb, p_leases jsonb, p_finish boolean, p_quotas json, p_freed bigint[],
     p_entered bigint[], p_entered_lanes bigint[], p_entered_at timestamptz[], p_kept bigint[],
     p_worker bigint, p_session text, p_pool text, p_job_types text[], p_offers text[], p_isolation text,
     p_isolations text[], p_acknowledge boolean, p_lease_id text, p_event_ids text[], p_now timestamptz
@@ -316,7 +200,8 @@ BEGIN
     END IF;
     written := write_changes(
         p_job_ids, p_job_versions, p_lease_ids, p_lease_versions, p_live_until, p_new_jobs, p_new_leases, p_event,
-        p_events, p_job, p_jobs, p_with_run, p_lease, p_leases, p_finish, p_quotas, p_freed, p_entered, p_entered_lanes, p_entered_at, p_kept);
+        p_events, p_job, p_jobs, p_lease, p_leases, p_finish, p_quotas, p_freed, p_entered, p_entered_lanes, p_entered_at,
+        p_kept);
     is_changed := written.is_changed;
     job_names := written.job_names;
     job_keys := written.job_keys;

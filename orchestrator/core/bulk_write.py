@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import orjson
 from django.db import DatabaseError, connection
-from django.db.models import NOT_PROVIDED, Model
+from django.db.models import Model
 
 from leases.fencing import RowVersions
 from leases.models import Lease
@@ -22,24 +22,12 @@ from runtime_jobs.db_errors import sqlstate_of
 from runtime_jobs.events import EventRow
 from runtime_jobs.models import IdempotencyKey, Job, JobEvent
 from runtime_jobs.prepared_queries import PreparedQuery, Sql, fetch_all
+from runtime_jobs.written_columns import changed_fields, inserted_fields
 
-# The columns that operations change. `ingest_run_id` is written only if a job got a run: see write_changes.
-UPDATED_JOB_FIELDS = (
-    *("id", "state", "phase_at", "started_at", "executing_at", "finished_at", "updated_at", "event_seq", "event_head"),
-    *("progress", "log_bytes", "requeue_count", "release_count", "excluded_workers", "cancel_requested_at"),
-    *("cancel_reason", "cancel_actor", "cancel_message", "cancel_deadline_at", "failure_reason", "failure_class"),
-    *("failure_message", "exit_code", "result", "late_result_at", "last_billed_minute"),
-    "ingest_run_id",
-)
-LANE_FIELDS = ("priority", "lane_id")  # only if a job changed its lane
-UPDATED_LEASE_FIELDS = (
-    *("id", "state", "acknowledged_at", "last_heartbeat_at", "expires_at", "completed_at", "ended_reason"),
-    "final_digest",
-)
 _CHANGED = "OC001"  # the SQLSTATE of write_changes
 _WRITE = """SELECT written.* FROM {source} write_changes(
     %s::bigint[], %s::xid[], %s::bigint[], %s::xid[], %s::timestamptz, %s::json, %s::json, %s::json, %s::json,
-    %s::json, %s::json, %s::boolean, %s::json, %s::json, {condition} %s::boolean, %s::json, %s::bigint[],
+    %s::jsonb, %s::jsonb, %s::jsonb, %s::jsonb, {condition} %s::boolean, %s::json, %s::bigint[],
     %s::bigint[], %s::bigint[], %s::timestamptz[], %s::bigint[]) written"""
 _BIND = """WITH bound AS (
     INSERT INTO idempotency_keys (principal, operation, key, fingerprint, result_id, created_at)
@@ -140,7 +128,7 @@ _WRITE_AND_CLAIM = PreparedQuery(
     "CROSS JOIN LATERAL (SELECT (c.lease).*) lease",
     source="""write_and_claim(
         %s::bigint[], %s::xid[], %s::bigint[], %s::xid[], %s::timestamptz, %s::json, %s::json, %s::json, %s::json,
-        %s::json, %s::json, %s::boolean, %s::json, %s::json, %s::boolean, %s::json, %s::bigint[], %s::bigint[],
+        %s::jsonb, %s::jsonb, %s::jsonb, %s::jsonb, %s::boolean, %s::json, %s::bigint[], %s::bigint[],
         %s::bigint[], %s::timestamptz[], %s::bigint[], %s::bigint, %s, %s, %s::text[], %s::text[], %s, %s::text[],
         %s::boolean, %s, %s::text[], %s::timestamptz) c CROSS JOIN LATERAL (SELECT (c.job).*) t""",
     without=UNREAD_JOB_FIELDS,
@@ -182,12 +170,11 @@ def _values(changes: Changes, lanes: LaneUpdates | None, versions: RowVersions |
     compared: list[Any] = [None] * 5 if versions is None else _compared(changes, versions)
     return [
         *compared,
-        _to_json(changes.new_jobs, _insert_columns(Job)),
-        _to_json(changes.new_leases, _insert_columns(Lease)),
-        *_one_or_many(changes.events, _insert_columns(JobEvent)),
-        *_one_or_many(changes.jobs, UPDATED_JOB_FIELDS, changes.relocated),
-        any(job.ingest_run_id is not None for job in changes.jobs),
-        *_one_or_many(sorted(changes.leases, key=_pk), UPDATED_LEASE_FIELDS),
+        _to_array(_new_rows(changes.new_jobs, Job)),
+        _to_array(_new_rows(changes.new_leases, Lease)),
+        *_one_or_many(_new_rows(changes.events, JobEvent)),
+        *_one_or_many(_changed_jobs(changes)),
+        *_one_or_many([_changed_row(lease, _changed_columns(Lease)) for lease in sorted(changes.leases, key=_pk)]),
         *_lane_values(lanes),
     ]
 
@@ -228,50 +215,56 @@ def _assign_keys(rows: Sequence[Job | Lease], name: str, names: list[str], keys:
 
 
 @cache
-def _insert_columns(model: type[Model]) -> tuple[str, ...]:
-    """Return the attributes that an INSERT names: all but keys and what the database computes."""
-    fields = [field for field in _fields(model) if not field.generated and not field.primary_key]
-    return tuple(field.attname for field in fields if field.db_default is NOT_PROVIDED)
+def _inserted_columns(model: type[Model]) -> tuple[tuple[str, str], ...]:
+    """Return pairs of attribute and column of a new row."""
+    return tuple((field.attname, field.column) for field in inserted_fields(model))
 
 
 @cache
-def _names(attributes: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
-    """Return pairs of attribute and column."""
-    columns = {field.attname: field.column for model in (Job, Lease, JobEvent) for field in _fields(model)}
-    return tuple((name, columns[name]) for name in attributes)
+def _changed_columns(model: type[Model]) -> tuple[tuple[str, str], ...]:
+    """Return pairs of attribute and column of a changed row, without those that move a job to another lane."""
+    fields = [field for field in changed_fields(model) if field.attname not in Job.LANE_FIELDS]
+    return tuple((field.attname, field.column) for field in fields)
 
 
-def _fields(model: type[Model]) -> list[Any]:
-    return list(model._meta.concrete_fields)  # noqa: SLF001 Django's name for it
+def _new_rows(rows: Sequence[Any], model: type[Model]) -> list[dict[str, Any]]:
+    columns = _inserted_columns(model)
+    return [_new_row(vars(row), columns) for row in rows]
 
 
-def _to_json(rows: Sequence[Any], attributes: tuple[str, ...]) -> str | None:
+def _new_row(values: dict[str, Any], columns: tuple[tuple[str, str], ...]) -> dict[str, Any]:
+    """Return the columns of a new row. None is left out: PostgreSQL makes it NULL."""
+    return {column: values[name] for name, column in columns if values[name] is not None}
+
+
+def _changed_jobs(changes: Changes) -> list[dict[str, Any]]:
+    rows = [_changed_row(job, _changed_columns(Job)) for job in changes.jobs]
+    for job, row in zip(changes.jobs, rows, strict=True) if changes.relocated else ():
+        if job.pk in changes.relocated:
+            row |= {name: getattr(job, name) for name in Job.LANE_FIELDS}
+    return rows
+
+
+def _changed_row(row: Job | Lease, columns: tuple[tuple[str, str], ...]) -> dict[str, Any]:
+    """Return the key and the columns of a changed row, also those that are None.
+
+    A column that is absent keeps its value: of a row that was read without it, it has not changed.
+    """
+    values = vars(row)
+    return {"id": values["id"]} | {column: values[name] for name, column in columns if name in values}
+
+
+def _to_array(rows: list[dict[str, Any]]) -> str | None:
     """Return the rows as a JSON array, None without rows."""
-    names = _names(attributes)
-    return orjson.dumps([_row(row, names) for row in rows]).decode() if rows else None
+    return orjson.dumps(rows).decode() if rows else None
 
 
-def _one_or_many(
-    rows: Sequence[Any], attributes: tuple[str, ...], relocated: Collection[int] = ()
-) -> tuple[str | None, str | None]:
+def _one_or_many(rows: list[dict[str, Any]]) -> tuple[str | None, str | None]:
     """Return the only row as a JSON object, or many rows as a JSON array. The other one is None."""
-    if not rows:
-        return None, None
-    names = _names(attributes)
-    found = [_row(row, names) for row in rows]
-    for row, values in zip(rows, found, strict=True) if relocated else ():
-        if row.pk in relocated:
-            values |= {name: getattr(row, name) for name in LANE_FIELDS}
-    if len(found) == 1:
-        return orjson.dumps(found[0]).decode(), None
-    return None, orjson.dumps(found).decode()
+    if len(rows) == 1:
+        return orjson.dumps(rows[0]).decode(), None
+    return None, _to_array(rows)
 
 
 def _pk(row: Lease) -> int:
     return row.pk
-
-
-def _row(row: Any, names: tuple[tuple[str, str], ...]) -> dict[str, Any]:
-    """Return the columns of a row. None is left out: PostgreSQL makes it NULL."""
-    values = vars(row)
-    return {column: values[name] for name, column in names if values[name] is not None}

@@ -66,7 +66,6 @@ class UnitOfWork:
         lane_ids: Lanes that were looked up already.
         events: New events, in order.
         extra_rows: New rows of other tables.
-        replays: New jobs that repeat another one. The function that inserts jobs does not know that column.
         artifacts: New artifacts. An address that the job has already is skipped.
         unsent_runs: New runs whose upload failed. A job that has one already keeps it.
         idempotency_key: The key to bind with an optimistic write; see `IdempotentRequest.bind_with`.
@@ -84,7 +83,6 @@ class UnitOfWork:
         self.lane_ids: dict[LaneKey, int] = {}
         self.events: list[EventRow] = []
         self.extra_rows: list[Model] = []
-        self.replays: list[Job] = []
         self.artifacts: list[Artifact] = []
         self.unsent_runs: list[UnsentRun] = []
         self.diagnoses: list[FailureExplanation] = []
@@ -213,7 +211,7 @@ class UnitOfWork:
     def _lists(self) -> list[list[Any]]:
         lanes = self.lane_updates
         return [
-            *(self.events, self.extra_rows, self.replays, self.artifacts, self.unsent_runs, self.diagnoses),
+            *(self.events, self.extra_rows, self.artifacts, self.unsent_runs, self.diagnoses),
             *(lanes.entered, lanes.freed, lanes.kept),
         ]
 
@@ -256,7 +254,7 @@ class UnitOfWork:
 
     @property
     def _has_other_rows(self) -> bool:
-        return bool(self.extra_rows or self.replays or self.artifacts or self.unsent_runs or self.diagnoses)
+        return bool(self.extra_rows or self.artifacts or self.unsent_runs or self.diagnoses)
 
     def _take_changes(self) -> Changes:
         """Remove and return the collected rows and events."""
@@ -274,9 +272,6 @@ class UnitOfWork:
         return changes
 
     def _flush_other_tables(self) -> None:
-        for job in self.replays:
-            Job.objects.filter(pk=job.pk).update(replay_of_job_ulid=job.replay_of_job_ulid)
-        self.replays.clear()
         for model, rows in itertools.groupby(sorted(self.extra_rows, key=_model_name), key=type):
             model.objects.bulk_create(rows)  # type: ignore[attr-defined] # every model has its manager
         self.extra_rows.clear()

@@ -185,8 +185,6 @@ def enqueue(
     uow.lane_updates.arrived(job.org_slug)
     uow.add(job)
     uow.extra_rows += dependencies.build_edges(job, dependency_status)
-    if job.replay_of_job_ulid is not None:
-        uow.replays.append(job)
     kind, depends_on = "job.queued" if is_met else "job.blocked", list(dependency_status.roots) or None
     record_event(uow, job, kind, now=now, actor=actor, to_state=job.state, depends_on=depends_on, **payload)
     if dependency_status.failed:

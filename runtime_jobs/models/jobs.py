@@ -278,6 +278,16 @@ class Job(models.Model):
 
     objects = JobQuerySet.as_manager()
 
+    # The columns that operations change after the insert; those of the lane only if the job gets another one.
+    LANE_FIELDS = ("priority", "lane_id")
+    CHANGED_FIELDS = (
+        *("state", "phase_at", "started_at", "executing_at", "finished_at", "updated_at", "event_seq", "event_head"),
+        *("progress", "log_bytes", "requeue_count", "release_count", "excluded_workers", "cancel_requested_at"),
+        *("cancel_reason", "cancel_actor", "cancel_message", "cancel_deadline_at", "failure_reason", "failure_class"),
+        *("failure_message", "exit_code", "result", "late_result_at", "last_billed_minute", "ingest_run_id"),
+        *LANE_FIELDS,
+    )
+
     class Meta:
         db_table = "runtime_jobs"
         permissions = [("operate_job", "May cancel, retry and revoke")]

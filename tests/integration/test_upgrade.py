@@ -62,13 +62,18 @@ class Migration(migrations.Migration):
 
 @pytest.fixture(scope="module")
 def next_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the tree in which jobs have two more columns, and the body of a claim is another one."""
+    """A copy of the tree in which jobs have two more columns, which operations change, and another body of a claim."""
     tree = tmp_path_factory.mktemp("next") / "tree"
     for folder in ("config", "leases", "orchestrator", "runtime_jobs", "templates", "tests", "workers"):
         shutil.copytree(BASE_DIR / folder, tree / folder, ignore=shutil.ignore_patterns("__pycache__"))
     for file in ("manage.py", "pyproject.toml"):
         shutil.copy(BASE_DIR / file, tree / file)
     replace(tree / "runtime_jobs/models/jobs.py", "\n    created_at = models.DateTimeField()\n", COLUMNS)
+    replace(
+        tree / "runtime_jobs/models/jobs.py",
+        "        *LANE_FIELDS,\n",
+        "        *LANE_FIELDS,\n        *('made_up_count', 'made_up_note'),\n",
+    )
     replace(tree / "leases/sql/claim.sql", "    -- 1. The worker:", "    -- 1. Of the next release, the worker:")
     (tree / "runtime_jobs/migrations/0003_made_up.py").write_text(MIGRATION)
     return tree

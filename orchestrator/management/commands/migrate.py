@@ -37,7 +37,7 @@ class Command(migrate.Command):
 
     help = "Applies the migrations of this release, while the processes of the former one may serve."
 
-    def get_check_kwargs(self, options: dict[str, Any]) -> dict[str, Any]:
+    def get_check_kwargs(self, options: dict[str, Any]) -> Any:
         """Leave out the checks of the database: one compares it with this release, to which it has yet to come."""
         return super().get_check_kwargs(options) | {"databases": None}
 
