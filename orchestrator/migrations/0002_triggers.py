@@ -4,7 +4,7 @@ from django.db import migrations
 
 
 # The triggers fire for each statement that could change what a token permits, whoever sends it: web processes keep that
-# in `orchestrator.http.auth.principal_cache`. Columns of a worker that no principal contains, or that claims write, are
+# in `orchestrator.core.principal_cache`. Columns of a worker that no principal contains, or that claims write, are
 # absent: `tests/orchestrator/http/test_principal_cache.py` names them.
 CREDENTIALS = """
 CREATE FUNCTION notify_credentials() RETURNS trigger LANGUAGE plpgsql AS $$

@@ -7,8 +7,8 @@ from django.db.migrations.recorder import MigrationRecorder
 from django.utils import timezone
 
 from leases import checks, sql_functions
+from orchestrator.core.clock_beat import ClockBeat
 from orchestrator.http.observability import health
-from orchestrator.models import ClockBeat
 from tests.api_client import Caller, problem_of
 from tests.factories import WorkerFactory
 

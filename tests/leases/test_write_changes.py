@@ -8,7 +8,7 @@ from django.contrib.postgres.fields import ArrayField
 from django.db import connection, models, transaction
 
 from leases.models import Lease
-from orchestrator.services.bulk_write import Changes, write_changes
+from orchestrator.core.bulk_write import Changes, write_changes
 from runtime_jobs.models import Artifact, Job
 from runtime_jobs.written_columns import changed_fields, inserted_fields
 from tests.factories import claimed, submitted

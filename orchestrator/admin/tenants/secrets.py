@@ -17,6 +17,7 @@ from orchestrator.admin.confirm import ConfirmPage, cause_of, confirm_and_act, r
 from orchestrator.admin.filters import ExactFilter, RelatedOrganizationFilter
 from orchestrator.admin.forms import ReasonForm
 from orchestrator.admin.token_pages import CreateByOperation
+from orchestrator.core.cause import Cause
 from orchestrator.http.client_ip import client_address
 from orchestrator.secrets.operations import (
     delete_secret,
@@ -199,7 +200,7 @@ class ScopedValueAdmin(CreateByOperation, ReadOnlyAdmin):
 
     def _apply(self, request: HttpRequest, values: dict[str, Any]) -> HttpResponse:
         try:
-            row, is_new = self.set_row(**values, actor=actor_of(request), source_address=client_address(request))
+            row, is_new = self.set_row(**values, cause=Cause(actor_of(request), source_address=client_address(request)))
         except LifecycleError as refusal:
             errors = refusal.errors if isinstance(refusal, Invalid) else {}
             text = " ".join(text for texts in errors.values() for text in texts)

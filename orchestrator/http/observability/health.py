@@ -17,11 +17,11 @@ from django.views.decorators.csrf import csrf_exempt
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from leases.sql_functions import are_functions_current
+from orchestrator.core.clock_beat import ClockBeat
+from orchestrator.core.db_scope import release_connection_after
 from orchestrator.http.client_ip import is_direct_loopback
-from orchestrator.http.db_scope import release_connection_after
 from orchestrator.http.errors.problems import ApiError, as_response
 from orchestrator.http.observability.metrics import registry
-from orchestrator.models import ClockBeat
 from runtime_jobs.applied_migrations import are_migrations_pending
 from runtime_jobs.db_errors import is_database_unavailable
 from runtime_jobs.db_time import database_now

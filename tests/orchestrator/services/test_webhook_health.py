@@ -6,10 +6,11 @@ import psycopg
 import pytest
 from django.db import IntegrityError, OperationalError, transaction
 
-from orchestrator.dispatching.queue import FinishedTry, claim_deliveries, record_tries
-from orchestrator.models import Delivery, Incident, Webhook
-from orchestrator.services.unit_of_work import UnitOfWork
-from orchestrator.services.webhook_health import record_health
+from orchestrator.core.unit_of_work import UnitOfWork
+from orchestrator.incidents.models import Incident
+from orchestrator.webhooks.delivery_queue import FinishedTry, claim_deliveries, record_tries
+from orchestrator.webhooks.health import record_health
+from orchestrator.webhooks.models import Delivery, Webhook
 from orchestrator.webhooks.sender import TryResult
 from runtime_jobs.models import OperatorEvent
 from tests.orchestrator.webhooks.world import make_deliveries, make_webhook

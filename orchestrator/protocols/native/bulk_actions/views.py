@@ -14,13 +14,11 @@ from orchestrator.bulk_actions.actions import ACTIONS
 from orchestrator.bulk_actions.models import BulkAction, BulkStatus, BulkTarget, TargetOutcome
 from orchestrator.bulk_actions.operations import NO_BULK_ACTION, abort_bulk_action, start_bulk_action
 from orchestrator.bulk_actions.targets import count_targets, store_targets
-from orchestrator.core.cause import Cause
 from orchestrator.http.api.headers import idempotent_request
 from orchestrator.http.api.json_parser import body_of
 from orchestrator.http.api.query_parameters import LIST_PARAMETERS, StrictQueryMixin
 from orchestrator.http.auth.callers import cause_of, client_of
 from orchestrator.http.auth.permissions import HasScope
-from orchestrator.http.client_ip import client_address
 from orchestrator.protocols.native.bulk_actions import openapi, serializers, wire
 from orchestrator.protocols.native.organizations import visible_organization
 from runtime_jobs.errors import NotFound
@@ -106,9 +104,7 @@ class BulkActionViewSet(StrictQueryMixin, GenericViewSet):
         self._own_action(bulk_action_id)
         row = abort_bulk_action(
             bulk_action_ulid=bulk_action_id,
-            cause=Cause(
-                client_of(request).actor, body.validated_data["reason"], source_address=client_address(request)
-            ),
+            cause=cause_of(request, body.validated_data["reason"]),
         )
         return Response(wire.serialize_bulk_action(row))
 

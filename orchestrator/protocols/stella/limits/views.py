@@ -10,9 +10,8 @@ from rest_framework.viewsets import GenericViewSet
 
 from orchestrator.http.api.json_parser import body_of
 from orchestrator.http.api.query_parameters import StrictQueryMixin
-from orchestrator.http.auth.callers import client_of
+from orchestrator.http.auth.callers import cause_of, client_of
 from orchestrator.http.auth.permissions import HasScope
-from orchestrator.http.client_ip import client_address
 from orchestrator.protocols.stella import errors
 from orchestrator.protocols.stella.limits import openapi, serializers
 from orchestrator.protocols.stella.openapi import StellaSchema
@@ -64,7 +63,7 @@ class SourceLimitViewSet(StrictQueryMixin, GenericViewSet):
         target = target_of(caller, terms.pop("sourceId"))
         if "maxPerHour" in terms:
             terms["per_hour"] = terms.pop("maxPerHour")
-        operation(subject=target, actor=caller.actor, source_address=client_address(request), **terms)
+        operation(subject=target, cause=cause_of(request, terms.pop("reason")), **terms)
         source = read_source(target)
         if source is None:
             raise NotFound(MISSING)

@@ -352,7 +352,7 @@ def make_tenants():
     JobStep.objects.create(job=job, index=0, run="true")
     repository = make_repository(project)
     for change in (set_secret, set_variable):
-        change(organization=mine, repository=None, name="TOKEN", value="mine-alone", actor=ALICE)
+        change(organization=mine, repository=None, name="TOKEN", value="mine-alone", cause=Cause(ALICE))
     webhook = make_webhook(mine)
     (delivery,) = make_deliveries(webhook, status="dead", due_at=None, finished_at=job.created_at)
     rule = NotificationRule.objects.create(

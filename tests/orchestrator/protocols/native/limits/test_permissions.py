@@ -93,8 +93,8 @@ class TestWhoMaySetLimits:
         refused(lambda: olga.post("/v1/limits", RATE | {"org_slug": "nobody"}), 404, "not_found")
 
     def test_operators_alone_see_what_belongs_to_no_tenant(self, alice, olga, pool):
-        limits.pause(subject=LimitTarget(LimitScope.POOL, "", pool.slug), cause=Cause(OPERATOR), **WHY)
-        limits.pause(subject=LimitTarget(LimitScope.JOB_TYPE, "", "runtime"), cause=Cause(OPERATOR), **WHY)
+        limits.pause(subject=LimitTarget(LimitScope.POOL, "", pool.slug), cause=Cause(OPERATOR, WHY["reason"]))
+        limits.pause(subject=LimitTarget(LimitScope.JOB_TYPE, "", "runtime"), cause=Cause(OPERATOR, WHY["reason"]))
         assert ok(alice.get("/v1/limits"))["results"] == []
         assert len(ok(olga.get("/v1/limits"))["results"]) == 2
         for limit in Limit.objects.all():

@@ -150,9 +150,9 @@ class TestLimits:
         organization.plan.max_active = 2
         organization.plan.save()
         limits.sync_plan(org_slug=ORG)
-        limits.pause(subject=LimitTarget.of_organization(ORG), cause=Cause(OPERATOR), **WHY)
+        limits.pause(subject=LimitTarget.of_organization(ORG), cause=Cause(OPERATOR, WHY["reason"]))
         limits.throttle(
-            subject=LimitTarget(LimitScope.POOL, "", "shared-linux"), per_hour=6, cause=Cause(OPERATOR), **WHY
+            subject=LimitTarget(LimitScope.POOL, "", "shared-linux"), per_hour=6, cause=Cause(OPERATOR, WHY["reason"])
         )
         assert {limit.kind for limit in Limit.objects.all()} == {"plan", "pause", "throttle"}
         for limit in Limit.objects.all():
@@ -182,7 +182,7 @@ class TestLimits:
     def test_a_list_is_filtered_and_costs_the_same_with_many(self, alice, django_assert_max_num_queries):
         for number in range(5):
             subject = LimitTarget(LimitScope.PROJECT, ORG, f"web-{number}")
-            limits.pause(subject=subject, cause=Cause(CI), **WHY)
+            limits.pause(subject=subject, cause=Cause(CI, WHY["reason"]))
         ok(alice.post("/v1/limits", RATE), 201)
         for query, count in {
             "": 6, "kind=pause": 5, "kind=rate": 1, "scope=project": 5, "scope=pool": 0, f"org_slug={ORG}&kind=rate": 1,
