@@ -7,14 +7,12 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.viewsets import GenericViewSet
 
-from orchestrator.core.cause import Cause
 from orchestrator.http.api.headers import if_match_tags
 from orchestrator.http.api.json_parser import MergePatchParser, StrictJSONParser, body_of
 from orchestrator.http.api.pagination import KeysetPages
 from orchestrator.http.api.query_parameters import LIST_PARAMETERS, StrictQueryMixin, invalid_query
-from orchestrator.http.auth.callers import client_of
+from orchestrator.http.auth.callers import cause_of, client_of
 from orchestrator.http.auth.permissions import HasScope
-from orchestrator.http.client_ip import client_address
 from orchestrator.protocols.stella import errors
 from orchestrator.protocols.stella.openapi import StellaSchema
 from orchestrator.protocols.stella.quotas import openapi
@@ -73,9 +71,9 @@ class TenantQuotaViewSet(StrictQueryMixin, GenericViewSet):
         changed = quotas.set_quota(
             org_slug=tenant,
             job_type=job_type,
-            cause=Cause(client_of(request).actor, source_address=client_address(request)),
+            changes=body.validated_data["changes"],
+            cause=cause_of(request, body.validated_data["reason"]),
             if_versions=if_match_tags(request),
-            **body.validated_data,
         )
         # As this request has left it: another one may have changed it since.
         return _quota_response(replace(quota_uses([(tenant, job_type)])[0], quota=changed))
