@@ -32,7 +32,7 @@ from leases.models import Lease
 from leases.scheduling import submit_quotas
 from leases.scheduling.claims import AttachedClaim
 from leases.scheduling.lanes import LaneKey, LaneUpdates
-from leases.scheduling.submit_quotas import QuotaChanged
+from leases.scheduling.submit_quotas import Arrivals, QuotaChanged
 from orchestrator.core import work_signals
 from orchestrator.core.bulk_write import Changes, write_and_claim, write_changes
 from runtime_jobs.db_errors import sqlstate_of
@@ -189,31 +189,17 @@ class UnitOfWork:
 
     @contextmanager
     def _restored(self, *changing: Job | Lease) -> Iterator[None]:
+        """Restore all that this unit has collected, and these rows, if the block cannot be completed."""
         rows = [(row, dict(vars(row))) for row in changing]
-        lists = [(collected, list(collected)) for collected in self._lists]
-        new, changed, relocated = dict(self._new), dict(self._changed), set(self._relocated)
-        lane_ids = dict(self.lane_ids)
-        arrivals = {name: replace(arrived) for name, arrived in self.lane_updates.arrivals.items()}
-        after_commit = {act: list(items) for act, items in self._after_commit.items()}
+        collected = {name: _copied(value) for name, value in vars(self).items()}
         try:
             yield
         except (LifecycleError, NeedsTransaction):
             for row, values in rows:
                 vars(row).clear()
                 vars(row).update(values)
-            for collected, before in lists:
-                collected[:] = before
-            self._new, self._changed, self._relocated = new, changed, relocated
-            self.lane_ids, self.lane_updates.arrivals, self._after_commit = lane_ids, arrivals, after_commit
+            vars(self).update(collected)
             raise
-
-    @property
-    def _lists(self) -> list[list[Any]]:
-        lanes = self.lane_updates
-        return [
-            *(self.events, self.extra_rows, self.artifacts, self.unsent_runs, self.diagnoses),
-            *(lanes.entered, lanes.freed, lanes.kept),
-        ]
 
     def write(self) -> None:
         """Write everything: rows first, then the lanes as the last statement of the transaction.
@@ -298,6 +284,17 @@ def _recording_writes(found: list[str]) -> Callable[..., Any]:
         return execute(sql, params, many, context)
 
     return record
+
+
+def _copied(value: Any) -> Any:
+    """Return a copy of a collection and of the collections in it. What they contain is shared."""
+    if isinstance(value, list | set):
+        return type(value)(value)
+    if isinstance(value, dict):
+        return {key: _copied(item) for key, item in value.items()}
+    if isinstance(value, LaneUpdates | Arrivals):
+        return replace(value, **_copied(vars(value)))
+    return value
 
 
 def _key(row: Job | Lease) -> str:
