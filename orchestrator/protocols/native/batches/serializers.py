@@ -27,7 +27,7 @@ from runtime_jobs.workflows.document import WORKFLOW_FOLDER, is_workflow_file
 from runtime_jobs.workflows.reruns import RunEdit
 
 MAX_REASON = 500
-MAX_PAYLOAD_BYTES = 65_536
+MAX_EVENT_PAYLOAD_BYTES = 65_536
 FULL_NAME = r"[A-Za-z0-9_.-]{1,100}/[A-Za-z0-9_.-]{1,100}"
 COMMIT = r"[0-9a-f]{40}([0-9a-f]{24})?"
 
@@ -47,14 +47,14 @@ class TextMapField(serializers.DictField):
 
 @extend_schema_field({"type": "object", "additionalProperties": {}})
 class PayloadField(serializers.Field):
-    """A JSON object of at most `MAX_PAYLOAD_BYTES`."""
+    """A JSON object of at most `MAX_EVENT_PAYLOAD_BYTES`."""
 
     def to_internal_value(self, data: Any) -> dict[str, Any]:
         if not isinstance(data, dict):
             raise serializers.ValidationError("Must be a JSON object.")
         text = json.dumps(data)
-        if len(text) > MAX_PAYLOAD_BYTES:
-            raise serializers.ValidationError(f"Must have at most {MAX_PAYLOAD_BYTES} bytes.")
+        if len(text) > MAX_EVENT_PAYLOAD_BYTES:
+            raise serializers.ValidationError(f"Must have at most {MAX_EVENT_PAYLOAD_BYTES} bytes.")
         return data
 
     def to_representation(self, value: Any) -> Any:

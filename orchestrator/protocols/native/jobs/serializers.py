@@ -24,6 +24,7 @@ from orchestrator.protocols.native.serializers import SLUG, ActorOutput, Progres
 from orchestrator.selectors.pending_reasons.reason import ReasonCode
 from orchestrator.services.concurrency import OnConflict
 from runtime_jobs.control_characters import wrong_label
+from runtime_jobs.event_types import JOB_EVENT_TYPES
 from runtime_jobs.identifiers import ULID_PATTERN
 from runtime_jobs.models import FailureExplanation, StepAnnotation
 from runtime_jobs.specs import JOB_TYPES, JobSpec
@@ -47,23 +48,6 @@ PRIORITY_NAMES = ["low", "normal", "high", "emergency"]  # other priorities come
 RUNTIME_STATUSES = list(dict.fromkeys(STATUS.values()))
 ALL_STATUSES = [*RUNTIME_STATUSES, *STATUS_WITHOUT_INGEST.values()]
 END_REASONS = [*FailureReason.values, *(reason for reason in CancelReason.values if reason not in FailureReason.values)]
-EVENT_TYPES = [
-    *(
-        "job.queued",
-        "job.blocked",
-        "job.unblocked",
-        "job.leased",
-        "job.started",
-        "job.progress",
-        "job.requeued",
-        "job.lost",
-        "job.processing",
-        "job.cancel_requested",
-        "job.prioritized",
-    ),
-    *("job.canceled", "job.completed", "job.failed", "job.retried", "job.replayed"),
-    *("lease.expired", "lease.revoked", "lease.released"),
-]
 
 # --- requests ---------------------------------------------------------------------------------------------------------
 
@@ -246,7 +230,7 @@ class EventOutput(serializers.Serializer):
 
     event_id = serializers.CharField()
     seq = serializers.IntegerField()
-    event_type = serializers.ChoiceField(choices=EVENT_TYPES)
+    event_type = serializers.ChoiceField(choices=list(JOB_EVENT_TYPES))
     created_at = serializers.DateTimeField()
     actor = ActorOutput()
     worker_id = serializers.CharField(allow_null=True)
