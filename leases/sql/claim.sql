@@ -158,6 +158,68 @@ BEGIN
     END LOOP;
 END $$;
 
+-- Leases the jobs, which the caller has locked, to a worker: leases, events and the jobs themselves, each written once.
+-- Rows: in the order of p_jobs. Arguments: those of claim. A function of its own costs a claim nothing that was measured:
+-- 1.13 ms of a processor with the statement in the claim, and here, in turns.
+CREATE OR REPLACE FUNCTION lease_jobs(
+    p_jobs bigint[], p_worker_id text, p_session text, p_acknowledge boolean, p_lease_ids text[], p_event_ids text[],
+    p_now timestamptz
+) RETURNS TABLE (lease runtime_worker_leases, job runtime_jobs) LANGUAGE plpgsql AS $$
+BEGIN
+    p_now := coalesce(p_now, clock_timestamp());
+    RETURN QUERY
+    WITH taken AS MATERIALIZED (
+        SELECT given.position, j.id, j.job_ulid, j.org_slug, j.job_type, j.correlation_id, j.pool, j.event_seq,
+               j.event_head, j.fence + 1 AS fence, j.lease_ttl_seconds, j.heartbeat_interval_seconds,
+               j.acknowledge_within_seconds,
+               p_event_ids[2 * given.position - 1] AS leased_ulid, p_event_ids[2 * given.position] AS started_ulid,
+               event_hash(
+                   p_event_ids[2 * given.position - 1], j.job_ulid, j.event_seq + 1, 'job.leased', 'worker',
+                   p_worker_id, '{}', p_now, j.org_slug, j.job_type, j.correlation_id, p_worker_id,
+                   'queued', 'leased', j.fence + 1, j.event_head) AS leased_hash
+          FROM unnest(p_jobs) WITH ORDINALITY AS given(id, position) JOIN runtime_jobs j ON j.id = given.id
+    ), chained AS MATERIALIZED (
+        SELECT taken.*, CASE WHEN p_acknowledge THEN leased_hash ELSE event_hash(
+                   started_ulid, job_ulid, event_seq + 2, 'job.started', 'worker',
+                   p_worker_id, '{}', p_now, org_slug, job_type, correlation_id, p_worker_id,
+                   'leased', 'starting', fence, leased_hash) END AS newest_hash
+          FROM taken
+    ), recorded AS (
+        INSERT INTO runtime_job_events (
+            event_ulid, job_ulid, seq, event_type, actor_kind, actor_id, payload_json, created_at, org_slug, job_type,
+            correlation_id, worker_id, from_state, to_state, fence, prev_hash, hash)
+        SELECT leased_ulid, job_ulid, event_seq + 1, 'job.leased', 'worker', p_worker_id, '{}'::jsonb, p_now,
+               org_slug, job_type, correlation_id, p_worker_id, 'queued', 'leased', fence, event_head, leased_hash
+          FROM chained
+         UNION ALL
+        SELECT started_ulid, job_ulid, event_seq + 2, 'job.started', 'worker', p_worker_id, '{}'::jsonb, p_now,
+               org_slug, job_type, correlation_id, p_worker_id, 'leased', 'starting', fence, leased_hash,
+               newest_hash
+          FROM chained WHERE NOT p_acknowledge
+    ), leased AS (
+        INSERT INTO runtime_worker_leases (
+            lease_ulid, job_ulid, worker_id, pool, state, fence, session, ttl_seconds, heartbeat_interval_seconds,
+            acknowledge_within_seconds, leased_at, acknowledged_at, last_heartbeat_at, expires_at)
+        SELECT p_lease_ids[position], job_ulid, p_worker_id, pool,
+               CASE WHEN p_acknowledge THEN 'granted' ELSE 'active' END, fence, p_session, lease_ttl_seconds,
+               heartbeat_interval_seconds, acknowledge_within_seconds, p_now,
+               CASE WHEN NOT p_acknowledge THEN p_now END, CASE WHEN NOT p_acknowledge THEN p_now END,
+               p_now + interval '1 second'
+                     * CASE WHEN p_acknowledge THEN acknowledge_within_seconds ELSE lease_ttl_seconds END
+          FROM chained
+        RETURNING runtime_worker_leases AS row
+    ), updated AS (
+        UPDATE runtime_jobs j
+           SET state = CASE WHEN p_acknowledge THEN 'leased' ELSE 'starting' END, fence = chained.fence,
+               phase_at = p_now, started_at = CASE WHEN NOT p_acknowledge THEN p_now END, updated_at = p_now,
+               event_seq = j.event_seq + CASE WHEN p_acknowledge THEN 1 ELSE 2 END, event_head = chained.newest_hash
+          FROM chained WHERE j.id = chained.id
+        RETURNING chained.position, j AS row
+    )
+    SELECT leased.row, updated.row
+      FROM updated JOIN leased ON (leased.row).lease_ulid = p_lease_ids[updated.position] ORDER BY updated.position;
+END $$;
+
 -- Claims up to p_max_jobs jobs for one worker: the best queue, in it the oldest lane, in it the oldest jobs.
 --
 -- Waits only for the worker's row, which keeps claims of one worker apart: its capacity is exact. Queues and lanes are
@@ -189,17 +251,13 @@ DECLARE
     shared boolean;
     the_queue record;
     the_lane record;
-    available record;
+    held record;
     seen_queues bigint[] := '{}';
     closed_profiles bigint[] := '{}';
     pool_limits bigint[];
     type_limits bigint[] := '{}';
     types_limited boolean;
-    the_limit bigint;
-    slot_limits bigint[];
-    slot_numbers bigint[];
-    counting bigint[];
-    rates bigint[];
+    the_limits bigint[];
     remaining integer;
     capacity integer;
     picked bigint[];
@@ -291,38 +349,26 @@ BEGIN
             lanes_last := lanes_last || NULL::bigint;
             lanes_limits := lanes_limits || NULL::bigint;
             capacity := remaining;
-            slot_limits := '{}';
-            slot_numbers := '{}';
-            counting := '{}';
-            rates := '{}';
-            FOREACH the_limit IN ARRAY pool_limits || type_limits || the_lane.queue_limits || the_lane.limits LOOP
-                SELECT r.* INTO available FROM limit_capacity(the_limit, capacity, the_queue.priority) r;
-                capacity := available.capacity;
-                slot_limits := slot_limits || array_fill(the_limit, ARRAY[cardinality(available.slots)]);
-                slot_numbers := slot_numbers || available.slots;
-                IF available.counted THEN
-                    counting := counting || the_limit;
-                ELSIF available.rate THEN
-                    rates := rates || the_limit;
-                END IF;
-                CONTINUE WHEN capacity > 0;
-                missed := missed OR available.retry;
-                IF the_limit = ANY (pool_limits) THEN
+            the_limits := pool_limits || type_limits || the_lane.queue_limits || the_lane.limits;
+            IF the_limits <> '{}' THEN
+                held := lane_capacity(the_limits, remaining, the_queue.priority);
+                capacity := held.capacity;
+                missed := missed OR held.retry;
+                IF held.full_limit = ANY (pool_limits) THEN
                     exhausted := false;
                     EXIT queues;
-                ELSIF the_limit = ANY (type_limits) THEN
+                ELSIF held.full_limit = ANY (type_limits) THEN
                     closed_profiles := closed_profiles || ARRAY(
                         SELECT other.id::bigint FROM lane_profiles p JOIN lane_profiles other USING (job_type)
                          WHERE p.id = the_queue.profile_id);
                     EXIT lanes;
-                ELSIF the_limit = ANY (the_lane.queue_limits) THEN
+                ELSIF held.full_limit = ANY (the_lane.queue_limits) THEN
                     full_queues := full_queues || the_queue.id::bigint;
-                    queue_limits := queue_limits || the_limit;
+                    queue_limits := queue_limits || held.full_limit;
                     EXIT lanes;
                 END IF;
-                lanes_limits[cardinality(lanes_seen)] := the_limit;
-                EXIT;
-            END LOOP;
+                lanes_limits[cardinality(lanes_seen)] := held.full_limit;
+            END IF;
             CONTINUE WHEN capacity = 0;
             SELECT array_agg(next.id), array_agg(DISTINCT host(next.source_address))
               INTO picked, picked_addresses
@@ -331,8 +377,8 @@ BEGIN
                        AND NOT worker.worker_id = ANY (j.excluded_workers)
                      ORDER BY j.id LIMIT capacity FOR NO KEY UPDATE SKIP LOCKED) next;
             CONTINUE WHEN picked IS NULL;
-            IF slot_limits <> '{}' OR counting <> '{}' OR rates <> '{}' THEN
-                PERFORM assign_slots(picked, slot_limits, slot_numbers, counting, rates);
+            IF the_limits <> '{}' THEN
+                PERFORM assign_slots(picked, held.slot_limits, held.slot_numbers, held.counting, held.rates);
             END IF;
             IF the_lane.source_address = '' THEN
                 jobs_without_address := jobs_without_address || picked;
@@ -348,60 +394,10 @@ BEGIN
     IF addresses <> '{}' THEN
         PERFORM count_addresses(jobs_without_address, addresses);
     END IF;
-    -- 3. Leases, events and the jobs themselves, each job written once. The clock is read after the last lock of a job.
+    -- 3. Leases, events and the jobs themselves. The clock is read after the last lock of a job.
     IF jobs <> '{}' THEN
-        p_now := coalesce(p_now, clock_timestamp());
-        RETURN QUERY
-        WITH taken AS MATERIALIZED (
-            SELECT given.position, j.id, j.job_ulid, j.org_slug, j.job_type, j.correlation_id, j.pool, j.event_seq,
-                   j.event_head, j.fence + 1 AS fence, j.lease_ttl_seconds, j.heartbeat_interval_seconds,
-                   j.acknowledge_within_seconds,
-                   p_event_ids[2 * given.position - 1] AS leased_ulid, p_event_ids[2 * given.position] AS started_ulid,
-                   event_hash(
-                       p_event_ids[2 * given.position - 1], j.job_ulid, j.event_seq + 1, 'job.leased', 'worker',
-                       worker.worker_id, '{}', p_now, j.org_slug, j.job_type, j.correlation_id, worker.worker_id,
-                       'queued', 'leased', j.fence + 1, j.event_head) AS leased_hash
-              FROM unnest(jobs) WITH ORDINALITY AS given(id, position) JOIN runtime_jobs j ON j.id = given.id
-        ), chained AS MATERIALIZED (
-            SELECT taken.*, CASE WHEN p_acknowledge THEN leased_hash ELSE event_hash(
-                       started_ulid, job_ulid, event_seq + 2, 'job.started', 'worker',
-                       worker.worker_id, '{}', p_now, org_slug, job_type, correlation_id, worker.worker_id,
-                       'leased', 'starting', fence, leased_hash) END AS newest_hash
-              FROM taken
-        ), recorded AS (
-            INSERT INTO runtime_job_events (
-                event_ulid, job_ulid, seq, event_type, actor_kind, actor_id, payload_json, created_at, org_slug, job_type,
-                correlation_id, worker_id, from_state, to_state, fence, prev_hash, hash)
-            SELECT leased_ulid, job_ulid, event_seq + 1, 'job.leased', 'worker', worker.worker_id, '{}'::jsonb, p_now,
-                   org_slug, job_type, correlation_id, worker.worker_id, 'queued', 'leased', fence, event_head, leased_hash
-              FROM chained
-             UNION ALL
-            SELECT started_ulid, job_ulid, event_seq + 2, 'job.started', 'worker', worker.worker_id, '{}'::jsonb, p_now,
-                   org_slug, job_type, correlation_id, worker.worker_id, 'leased', 'starting', fence, leased_hash,
-                   newest_hash
-              FROM chained WHERE NOT p_acknowledge
-        ), leased AS (
-            INSERT INTO runtime_worker_leases (
-                lease_ulid, job_ulid, worker_id, pool, state, fence, session, ttl_seconds, heartbeat_interval_seconds,
-                acknowledge_within_seconds, leased_at, acknowledged_at, last_heartbeat_at, expires_at)
-            SELECT p_lease_ids[position], job_ulid, worker.worker_id, pool,
-                   CASE WHEN p_acknowledge THEN 'granted' ELSE 'active' END, fence, p_session, lease_ttl_seconds,
-                   heartbeat_interval_seconds, acknowledge_within_seconds, p_now,
-                   CASE WHEN NOT p_acknowledge THEN p_now END, CASE WHEN NOT p_acknowledge THEN p_now END,
-                   p_now + interval '1 second'
-                         * CASE WHEN p_acknowledge THEN acknowledge_within_seconds ELSE lease_ttl_seconds END
-              FROM chained
-            RETURNING runtime_worker_leases AS row
-        ), updated AS (
-            UPDATE runtime_jobs j
-               SET state = CASE WHEN p_acknowledge THEN 'leased' ELSE 'starting' END, fence = chained.fence,
-                   phase_at = p_now, started_at = CASE WHEN NOT p_acknowledge THEN p_now END, updated_at = p_now,
-                   event_seq = j.event_seq + CASE WHEN p_acknowledge THEN 1 ELSE 2 END, event_head = chained.newest_hash
-              FROM chained WHERE j.id = chained.id
-            RETURNING chained.position, j AS row
-        )
-        SELECT 'leased'::text, leased.row, updated.row
-          FROM updated JOIN leased ON (leased.row).lease_ulid = p_lease_ids[updated.position] ORDER BY updated.position;
+        RETURN QUERY SELECT 'leased'::text, l.lease, l.job
+                       FROM lease_jobs(jobs, worker.worker_id, p_session, p_acknowledge, p_lease_ids, p_event_ids, p_now) l;
     ELSIF EXISTS (SELECT FROM lane_queues q WHERE q.eligible_at <= clock_timestamp())
        OR EXISTS (SELECT FROM lanes l WHERE l.eligible_at <= clock_timestamp()) THEN
         PERFORM activate_due_queues(200);
