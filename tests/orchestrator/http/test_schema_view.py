@@ -197,7 +197,7 @@ def test_nothing_is_taken_or_answered_that_is_not_named(name):
 
 def test_the_closed_lists_of_events_and_actors_are_those_of_the_core():
     texts = "\n".join(path.read_text() for path in SOURCES if "services" in path.parts)
-    claim = (ROOT / "leases" / "sql" / "v2" / "claim.sql").read_text()  # it writes events by itself
+    claim = (ROOT / "leases" / "sql" / "claim.sql").read_text()  # it writes events by itself
     found = re.findall(r'"((?:job|lease)\.[a-z_]+)"', texts) + re.findall(r"'((?:job|lease)\.[a-z_]+)'", claim)
     assert set(found) == set(EVENT_TYPES)
     actors = "\n".join(path.read_text() for path in SOURCES)
