@@ -6,8 +6,8 @@ import shutil
 import signal
 import subprocess
 import time
-import urllib.request
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Self
 
@@ -22,16 +22,12 @@ PATIENCE = 120.0
 
 
 class Chromium:
-    """A browser of its own with one tab. `errors` lists errors of the console, the network and the content security policy."""
+    """A browser. Each of its tabs has cookies and a cache of its own."""
 
     def __init__(self, home: Path) -> None:
         program = shutil.which("chromium")
-        assert program, "Debian's package chromium is missing: run make chromium"
+        assert program, "Debian's package chromium is missing"
         self.home = home
-        self.errors: list[str] = []
-        self._last = 0
-        self._open = ExitStack()
-        self._heard: list[dict[str, Any]] = []
         self._process = subprocess.Popen(
             [program, *FLAGS, f"--user-data-dir={home}", "about:blank"],
             stdin=subprocess.DEVNULL,
@@ -42,18 +38,20 @@ class Chromium:
 
     def __enter__(self) -> Self:
         try:
-            line = connect(self._tab(), max_size=None, open_timeout=PATIENCE, proxy=None)
-            self._socket = self._open.enter_context(line)
-            for domain in ("Page", "Runtime", "Log", "Network", "Audits"):
-                self.ask(f"{domain}.enable")
+            port, path = self._address()
+            self._devtools = f"ws://127.0.0.1:{port}/devtools"
+            self._line = Line(f"ws://127.0.0.1:{port}{path}")
         except BaseException:
-            self.__exit__()
+            self._end()
             raise
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._line.close()
+        self._end()
+
+    def _end(self) -> None:
         """End what was started, by its id."""
-        self._open.close()
         self._process.send_signal(signal.SIGTERM)
         try:
             self._process.wait(10)
@@ -61,15 +59,38 @@ class Chromium:
             self._process.kill()
             self._process.wait()
 
-    def _tab(self) -> str:
+    def _address(self) -> list[str]:
+        """The port, and the path of the browser itself."""
         file, until = self.home / "DevToolsActivePort", time.monotonic() + PATIENCE
         while not (file.exists() and file.read_text().count("\n") == 1):
             assert self._process.poll() is None, "chromium ended by itself"
             assert time.monotonic() < until, "chromium did not start"
             time.sleep(0.05)
-        address = f"http://127.0.0.1:{file.read_text().split()[0]}/json/list"
-        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(address, timeout=PATIENCE) as answer:
-            return next(tab["webSocketDebuggerUrl"] for tab in json.load(answer) if tab["type"] == "page")
+        return file.read_text().split()
+
+    @contextmanager
+    def tab(self) -> Iterator["Tab"]:
+        context = self._line.ask("Target.createBrowserContext")
+        target = self._line.ask("Target.createTarget", url="about:blank", **context)["targetId"]
+        tab = Tab(f"{self._devtools}/page/{target}")
+        try:
+            yield tab
+        finally:
+            tab.close()
+            self._line.ask("Target.disposeBrowserContext", **context)
+
+
+class Line:
+    """A connection of the protocol."""
+
+    def __init__(self, address: str) -> None:
+        self._last = 0
+        self._heard: list[dict[str, Any]] = []
+        self._open = ExitStack()
+        self._socket = self._open.enter_context(connect(address, max_size=None, open_timeout=PATIENCE, proxy=None))
+
+    def close(self) -> None:
+        self._open.close()
 
     def ask(self, method: str, **parameters: Any) -> dict[str, Any]:
         self._last += 1
@@ -83,6 +104,21 @@ class Chromium:
         message = json.loads(self._socket.recv(timeout=PATIENCE))
         if "method" in message:
             self._heard.append(message)
+        return message
+
+
+class Tab(Line):
+    """`errors` lists errors of the console, the network and the content security policy."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__(address)
+        self.errors: list[str] = []
+        for domain in ("Page", "Runtime", "Log", "Network", "Audits"):
+            self.ask(f"{domain}.enable")
+
+    def _receive(self) -> dict[str, Any]:
+        message = super()._receive()
+        if "method" in message:
             self.errors += complaints(message)
         return message
 

@@ -1,10 +1,13 @@
-"""The users of the admin: a superuser, an operator of jobs, and a viewer."""
+"""The users of the admin: a superuser, an operator of jobs, and a viewer. And their browser."""
+
+from collections.abc import Iterator
 
 import pytest
 from django.contrib.auth.models import Permission, User
 from django.core.cache import cache
 from django.test import Client
 
+from tests.orchestrator.admin.chromium import Chromium, Tab
 from tests.orchestrator.admin.fixtures import Scene, busy
 
 NAME = "olga"
@@ -49,3 +52,19 @@ def viewer(db) -> Client:
 @pytest.fixture
 def scene(db) -> Scene:
     return busy()
+
+
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
+    with Chromium(tmp_path_factory.mktemp("chromium")) as found:
+        yield found
+
+
+@pytest.fixture
+def browser(chromium: Chromium, live_server) -> Iterator[Tab]:
+    """A superuser's tab, logged in."""
+    client = client_of(person(NAME, is_superuser=True))
+    with chromium.tab() as found:
+        found.show()
+        found.cookie("sessionid", client.cookies["sessionid"].value, live_server.url)
+        yield found

@@ -5,17 +5,17 @@ from django.core.cache import cache
 
 from runtime_jobs.models import Job, Project
 from tests.factories import OrganizationFactory, ProjectFactory
-from tests.orchestrator.admin.chromium import Chromium
-from tests.orchestrator.admin.test_screenshots import browser, is_visible, pictures, press
+from tests.orchestrator.admin.chromium import Tab
+from tests.orchestrator.admin.test_screenshots import is_visible, pictures, press
 from tests.orchestrator.protocols.github.conftest import deliver
 
 pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True)]
-__all__ = ["browser", "pictures"]  # fixtures of the other file
+__all__ = ["pictures"]  # a fixture of the other file
 
 SAVE = 'button[name="_save"], input[name="_save"]'
 
 
-def fill(browser: Chromium, **values: str) -> None:
+def fill(browser: Tab, **values: str) -> None:
     for name, value in values.items():
         browser.evaluate(f"document.querySelector('[name={name}]').value = {value!r}")
 

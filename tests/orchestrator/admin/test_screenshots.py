@@ -3,12 +3,10 @@
 With SCREENSHOTS=docs/images in the environment the pictures go there."""
 
 import os
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from django.test import Client
 from django.utils import timezone
 
 from leases.models import Breaker, Limit, LimitScope
@@ -24,8 +22,7 @@ from orchestrator.webhooks.models import Delivery
 from runtime_jobs.events import Actor
 from runtime_jobs.models import Job, Organization
 from tests.factories import OPERATOR, HardwareSpecFactory, RunnerFactory
-from tests.orchestrator.admin.chromium import Chromium
-from tests.orchestrator.admin.conftest import NAME, client_of, person
+from tests.orchestrator.admin.chromium import Tab
 from tests.orchestrator.admin.fixtures import Scene, busy
 from tests.orchestrator.admin.recurring_scene import recurring_morning
 from tests.orchestrator.admin.replay_scene import replays_of_an_audit
@@ -70,16 +67,6 @@ def scene(transactional_db) -> Scene:
 
 
 @pytest.fixture
-def browser(live_server, tmp_path) -> Iterator[Chromium]:
-    user = person(NAME, is_superuser=True)
-    client: Client = client_of(user)
-    with Chromium(tmp_path / "chromium") as found:
-        found.show()
-        found.cookie("sessionid", client.cookies["sessionid"].value, live_server.url)
-        yield found
-
-
-@pytest.fixture
 def pictures(tmp_path) -> Path:
     return Path(os.environ.get("SCREENSHOTS") or tmp_path / "pictures")
 
@@ -102,13 +89,13 @@ def hold_back(scene: Scene) -> None:
     )
 
 
-def is_visible(browser: Chromium, *selectors: str) -> None:
+def is_visible(browser: Tab, *selectors: str) -> None:
     for selector in selectors:
         box = f"document.querySelector('{selector}')?.getBoundingClientRect()"
         assert browser.evaluate(f"({box}?.width ?? 0) * ({box}?.height ?? 0)") > 0, selector
 
 
-def photograph(browser: Chromium, picture: Path, url: str, *, height: int, words: tuple[str, ...]) -> None:
+def photograph(browser: Tab, picture: Path, url: str, *, height: int, words: tuple[str, ...]) -> None:
     """Open a page, check that it has these words and fits into the window, and take its picture."""
     browser.show(height=height)
     browser.open(url)
@@ -313,7 +300,7 @@ def test_a_log_is_followed_while_it_is_printed(browser, live_server, scene):
     assert browser.errors == []
 
 
-def press(browser: Chromium, selector: str) -> None:
+def press(browser: Tab, selector: str) -> None:
     """Click what leads to another page, and wait for that page."""
     browser.evaluate("window.before = true")
     browser.evaluate(f"document.querySelector('{selector}').click()")

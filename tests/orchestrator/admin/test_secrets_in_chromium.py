@@ -12,13 +12,13 @@ from orchestrator.secrets.operations import set_secret, set_variable
 from runtime_jobs.models import CacheEntry, Secret, StoredArtifact, Variable
 from tests.factories import ALICE, OrganizationFactory, ProjectFactory
 from tests.orchestrator.admin.pages import address
-from tests.orchestrator.admin.test_screenshots import browser, is_visible, pictures, press
+from tests.orchestrator.admin.test_screenshots import is_visible, pictures, press
 from tests.orchestrator.admin.test_stored_objects import stored
 from tests.orchestrator.artifacts.conftest import FOLDER, use
 from tests.workflow_jobs import make_repository
 
 pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True)]
-__all__ = ["browser", "pictures"]
+__all__ = ["pictures"]
 VALUE = "hunter2-of-the-page"
 HOSTILE = b"<!doctype html><title>mine</title><script>document.title = 'executed'; fetch('/admin/')</script>"
 

@@ -4,7 +4,6 @@ With SCREENSHOTS=docs/images in the environment the pictures go there.
 """
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,8 +14,7 @@ from runtime_jobs.models import JobStep, RejectedWorkflow, WorkflowRun
 from runtime_jobs.states import Conclusion, StepStatus
 from runtime_jobs.workflows.parsing import parse_workflow
 from tests.factories import COMMIT, ProjectFactory
-from tests.orchestrator.admin.chromium import Chromium
-from tests.orchestrator.admin.conftest import NAME, client_of, person
+from tests.orchestrator.admin.conftest import NAME
 from tests.orchestrator.admin.test_screenshots import press
 from tests.orchestrator.repositories.world import Origin, mirrored
 from tests.workflow_runs import FILE, Runner, job_of, reread, started, states, workflow_text
@@ -48,15 +46,6 @@ def test_jobs_are_right_of_those_that_they_need():
     assert len(graph.lines) == 3
     assert all(len(node.label) <= 24 < len(node.name) + 5 for node in graph.nodes)
     assert graph_of(a=["b"], b=["a"]).nodes[0].x == 4  # a circle cannot be stored, and would be displayed
-
-
-@pytest.fixture
-def browser(live_server, tmp_path) -> Iterator[Chromium]:
-    client = client_of(person(NAME, is_superuser=True))
-    with Chromium(tmp_path / "chromium") as found:
-        found.show()
-        found.cookie("sessionid", client.cookies["sessionid"].value, live_server.url)
-        yield found
 
 
 @pytest.fixture

@@ -254,7 +254,7 @@ def test_the_log_grows_on_the_page_of_an_operator(server, organization, tmp_path
         f"{server.url}/admin/runtime_jobs/job/{running.job.pk}/change/",
         "document.querySelector('pre.log').textContent",
     )
-    with Chromium(tmp_path / "chromium") as browser:
+    with Chromium(tmp_path / "chromium") as chromium, chromium.tab() as browser:
         browser.cookie("sessionid", session.cookies["sessionid"].value, server.url)
         browser.open(page)
         assert browser.evaluate(text) == "displayed at first\n"
@@ -282,7 +282,7 @@ def test_the_log_grows_on_a_member_s_page_of_a_run(server, tmp_path):
     append(compiled, 0, b"displayed at first\n")
     log = "document.querySelector('[data-step=\"%d\"] pre.log').textContent"
     result = "document.querySelector('[data-step=\"%d\"] [data-result]').textContent"
-    with Chromium(tmp_path / "chromium") as browser:
+    with Chromium(tmp_path / "chromium") as chromium, chromium.tab() as browser:
         browser.show(height=1000)
         browser.cookie("sessionid", session.cookies["sessionid"].value, server.url)
         browser.open(f"{server.url}/workflow-runs/{run.pk}/")
