@@ -67,9 +67,10 @@ def test_death_by_a_signal_is_distinguished_from_an_exit(bench_and_command):
 def test_the_deadline_ends_it(bench_and_command):
     bench, word = bench_and_command
     started = time.monotonic()
-    run = bench.run(*word("wait"), timeout_seconds=1.5, grace_seconds=20.0)
+    # Until the deadline the command must have begun, also on a busy machine.
+    run = bench.run(*word("wait"), timeout_seconds=5.0, grace_seconds=20.0)
     assert (run.kind, run.result.signal) == ("timeout", "SIGTERM")
-    assert 1.5 <= time.monotonic() - started < 18
+    assert 5.0 <= time.monotonic() - started < 18
 
 
 def test_the_deadline_ends_also_what_ignores_sigterm(bench_and_command):
