@@ -54,4 +54,5 @@ def test_the_plugin_asks_for_it():
         check=True,
     )
     assert len(re.findall(r"^\[gw\d\].*PASSED", result.stdout, re.MULTILINE)) == 4
+    assert re.search(r"= slowest files =+\n +\d+\.\d s  tests/test_xdist_grouping\.py\n", result.stdout)
     assert len(set(re.findall(r"^\[(gw\d)\].*PASSED", result.stdout, re.MULTILINE))) == 1

@@ -1,6 +1,10 @@
-"""A plugin that distributes tests to processes: those of one file stay together, and so do those that share the machine."""
+"""A plugin that distributes tests to processes, and names the files that took longest.
+
+Those of one file stay together, and so do those that share the machine.
+"""
 
 import os
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -13,12 +17,19 @@ TOGETHER = {
     "sandboxes": ("tests/workers/agent/", "tests/workers/engines/"),
 }
 GROUPS = list(TOGETHER)
+SLOWEST = 10  # files that are named
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
     """One more than there are processors: many tests wait for processes of their own."""
     return (os.cpu_count() or 1) + 1
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Measure in the process that gets all reports."""
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(SlowestFiles())
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -33,8 +44,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> "Distributio
     return Distribution(config, log)
 
 
+def file_of(nodeid: str) -> str:
+    return nodeid.split("::", maxsplit=1)[0]
+
+
 def group_of(nodeid: str) -> str:
-    file = nodeid.split("::", maxsplit=1)[0]
+    file = file_of(nodeid)
     return next((name for name, folders in TOGETHER.items() if file.startswith(folders)), file)
 
 
@@ -57,3 +72,19 @@ class Distribution(LoadScopeScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         return group_of(nodeid)
+
+
+class SlowestFiles:
+    """Names the files whose tests took longest, with the fixtures that they asked for."""
+
+    def __init__(self) -> None:
+        self.seconds = Counter[str]()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.seconds[file_of(report.nodeid)] += report.duration
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if terminalreporter.verbosity >= 0:
+            terminalreporter.write_sep("=", "slowest files")
+            for file, seconds in self.seconds.most_common(SLOWEST):
+                terminalreporter.write_line(f"{seconds:6.1f} s  {file}")
