@@ -1,4 +1,4 @@
-"""Tests that share the machine stay in one process, and those of a file do."""
+"""Tests of a file stay in one process, and so do those that share processes; the files that take longest are named."""
 
 import os
 import re
@@ -14,23 +14,23 @@ from tests import xdist_grouping
 @pytest.mark.parametrize(
     ("nodeid", "group"),
     [
-        ("tests/orchestrator/devtools/test_up.py::test_it[2]", "servers"),
-        ("tests/chaos/test_chaos.py::test_it", "servers"),
-        ("tests/workers/engines/test_death.py::TestIt::test_it[a::b]", "sandboxes"),
-        ("tests/workers/report/test_rules.py::test_it", "tests/workers/report/test_rules.py"),
+        ("tests/integration/test_steps.py::test_it[2]", "integration"),
+        ("tests/orchestrator/devtools/test_demo.py::test_it", "demos"),
+        ("tests/orchestrator/devtools/test_up.py::test_it", "tests/orchestrator/devtools/test_up.py"),
+        ("tests/workers/engines/test_death.py::TestIt::test_it[a::b]", "tests/workers/engines/test_death.py"),
     ],
 )
 def test_a_test_goes_with_its_group_or_its_file(nodeid, group):
     assert xdist_grouping.group_of(nodeid) == group
 
 
-def test_the_groups_come_first():
-    names = [
-        "tests/leases/test_a.py::a",
-        "tests/workers/agent/test_b.py::b",
-        "tests/orchestrator/devtools/test_c.py::c",
-    ]
-    assert sorted(names, key=xdist_grouping.place_of) == list(reversed(names))
+def test_files_that_wait_come_first_in_turn_with_others():
+    names = [f"tests/{file}.py::test_it" for file in ("leases/a", "leases/b", "workers/agent/c", "workers/engines/d")]
+    names.append("tests/leases/a.py::test_another")
+    places = xdist_grouping.places_of(names)
+    files = [xdist_grouping.file_of(name) for name in names]
+    assert sorted(places, key=places.get) == [files[2], files[0], files[3], files[1]]
+    assert len(places) == len(set(places.values())) == 4
 
 
 def test_the_suite_has_the_plugin(request):

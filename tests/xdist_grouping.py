@@ -1,29 +1,34 @@
-"""A plugin that distributes tests to processes, and names the files that took longest.
-
-Those of one file stay together, and so do those that share the machine.
-"""
+"""A plugin that distributes tests to processes, file by file, and names the files that took longest."""
 
 import os
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-# Tests that share what a machine has once: slots, accounts, control groups, a server's processes. They take longest, so
-# they begin first.
+# Files whose tests share processes that take long to start stay together: a server and a scheduler, two demos.
 TOGETHER = {
-    "servers": ("tests/chaos/", "tests/orchestrator/devtools/", "tests/integration/"),
-    "sandboxes": ("tests/workers/agent/", "tests/workers/engines/"),
+    "integration": ("tests/integration/",),
+    "demos": ("tests/orchestrator/devtools/test_backup.py", "tests/orchestrator/devtools/test_demo.py"),
 }
-GROUPS = list(TOGETHER)
+# Their tests wait for processes more than they compute. They take longest, so they begin first, and one of them takes
+# turns with one that computes: both kinds at a time use all processors.
+WAITING = (
+    "tests/chaos/",
+    "tests/integration/",
+    "tests/orchestrator/devtools/",
+    "tests/workers/agent/",
+    "tests/workers/engines/",
+)
 SLOWEST = 10  # files that are named
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """One more than there are processors: many tests wait for processes of their own."""
-    return (os.cpu_count() or 1) + 1
+    """Twice as many as there are processors: many tests wait for processes of their own."""
+    return 2 * (os.cpu_count() or 1)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -33,9 +38,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Let the groups begin. All test processes sort alike."""
+    """Order the groups. All test processes sort alike."""
     if hasattr(config, "workerinput"):
-        items.sort(key=lambda item: place_of(item.nodeid))
+        places = places_of(item.nodeid for item in items)
+        items.sort(key=lambda item: places[group_of(item.nodeid)])
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -50,13 +56,16 @@ def file_of(nodeid: str) -> str:
 
 def group_of(nodeid: str) -> str:
     file = file_of(nodeid)
-    return next((name for name, folders in TOGETHER.items() if file.startswith(folders)), file)
+    return next((name for name, places in TOGETHER.items() if file.startswith(places)), file)
 
 
-def place_of(nodeid: str) -> int:
-    """For sorting: the groups in their order, then the rest as it is."""
-    group = group_of(nodeid)
-    return GROUPS.index(group) if group in TOGETHER else len(GROUPS)
+def places_of(nodeids: Iterable[str]) -> dict[str, int]:
+    """For sorting: each group's place. Those that wait have the even ones, from the first on."""
+    waiting, others = {}, {}
+    for nodeid in nodeids:
+        found = waiting if nodeid.startswith(WAITING) else others
+        found.setdefault(group_of(nodeid), 2 * len(found) + (found is others))
+    return waiting | others
 
 
 class Distribution(LoadScopeScheduling):
