@@ -17,24 +17,24 @@ def close_json(text: str) -> str:
     The result is no JSON if the text is not the beginning of any, or has too many values.
     """
     closers: list[str] = []
-    complete, ending = 0, ""  # the end of the last value that is complete, and what closes the text there
+    complete = 0  # the end of the last value that is complete; what closes the text there are always the closers
     before = ""
     for count, token in enumerate(_TOKEN.finditer(text)):
         found, is_value = token[0][0], before == ":" or closers[-1:] == ["]"]
         if count == MAX_TOKENS or (found in "]}" and not closers):
             return ""
         if found == '"' and token["end"] is None:
-            return f'{text[: token.end()]}"{_join(closers)}' if is_value else text[:complete] + ending
+            return f'{text[: token.end()]}"{_join(closers)}' if is_value else text[:complete] + _join(closers)
         if found in _CLOSERS:
             closers.append(_CLOSERS[found])
         elif found in "]}":
             closers.pop()
         if found in "[{]}" or (found == '"' and is_value):
-            complete, ending = token.end(), _join(closers)
+            complete = token.end()
         elif found == ",":
-            complete, ending = token.start(), _join(closers)
+            complete = token.start()
         before = found
-    return text[:complete] + ending
+    return text[:complete] + _join(closers)
 
 
 def _join(closers: list[str]) -> str:
