@@ -1,5 +1,9 @@
-"""The compiled form of a serializer and the serializer itself accept the same bodies and return the same data."""
+"""The compiled form of a serializer and the serializer itself accept the same bodies and return the same data.
 
+`PROOF_BODIES` has the number of random bodies of each serializer.
+"""
+
+import os
 from typing import Any
 from unittest.mock import patch
 
@@ -141,7 +145,9 @@ def by_serializer(serializer: type[StrictSerializer], body: Any) -> tuple[str, A
 
 @pytest.mark.parametrize("serializer", every_serializer(), ids=lambda one: one.__name__)
 @given(data=st.data())
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(
+    max_examples=int(os.environ.get("PROOF_BODIES", "20")), deadline=None, suppress_health_check=list(HealthCheck)
+)
 def test_both_forms_agree(serializer: type[StrictSerializer], data: st.DataObject):
     body = data.draw(value_of(serializer()))
     expected = by_serializer(serializer, body)
