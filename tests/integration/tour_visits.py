@@ -12,12 +12,10 @@ from typing import Any
 from urllib.parse import quote, urljoin, urlsplit
 
 import requests
-import yaml
 from django.db.models import F
 from django.test import Client
 from django.urls import Resolver404, resolve
 
-from config.paths import BASE_DIR
 from leases.models import Limit
 from orchestrator.bulk_actions.models import BulkAction
 from orchestrator.incidents.models import Incident
@@ -29,6 +27,7 @@ from runtime_jobs.identifiers import uuid_of
 from runtime_jobs.models import Batch, Job, JobEvent, Project, WorkflowRun
 from runtime_jobs.specs import PAYLOAD_TYPES
 from tests.integration.tour_rows import Tour
+from tests.openapi_document import openapi_document
 from tests.orchestrator.admin.pages import address, all_pages
 
 LINK = re.compile(r'(?:href|src|data-[a-z-]+)="(/[^"#]*)')
@@ -136,11 +135,10 @@ def _pages() -> Iterator[str]:
 
 def open_operations(visits: Visits, tour: Tour) -> set[str]:
     """Open every GET operation of the OpenAPI file for each row that it may name. Returns the operations without one."""
-    document = yaml.safe_load((BASE_DIR / "docs" / "openapi.yaml").read_text())
     calls = Calls(tour)
     session = requests.Session()
     without = set()
-    for path, operations in document["paths"].items():
+    for path, operations in openapi_document()["paths"].items():
         if "get" not in operations:
             continue
         rows = list(calls.of(path))

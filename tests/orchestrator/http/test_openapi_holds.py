@@ -10,14 +10,12 @@ import re
 from types import SimpleNamespace
 
 import pytest
-import yaml
 from django.contrib.auth.models import User
 from django.core.signals import request_finished, request_started
 from django.core.wsgi import get_wsgi_application
 from django.db import close_old_connections, transaction
 from hypothesis import HealthCheck, given, settings
 
-from config.paths import BASE_DIR
 from orchestrator.artifacts import piece_operations
 from orchestrator.artifacts.operations import complete_upload
 from orchestrator.core.cause import Cause
@@ -39,6 +37,7 @@ from tests.factories import (
     submission,
     submitted,
 )
+from tests.openapi_document import FILE, openapi_document
 from tests.orchestrator.protocols.shithub.world import make_repository, register, start_run
 from tests.shared_rows import module_transaction
 
@@ -49,7 +48,7 @@ EXAMPLES = int(os.environ.get("PROOF_REQUESTS", "2"))  # of each operation and k
 
 def published_operations():
     """Method and path of each operation. Parsing the document takes most of a second, in each test process."""
-    paths = (BASE_DIR / "docs/openapi.yaml").read_text().partition("\ncomponents:\n")[0]
+    paths = FILE.read_text().partition("\ncomponents:\n")[0]
     path, found = "", []
     for line in re.findall(r"^  (/\S*):$|^    (get|post|put|patch|delete|head|options):$", paths, re.MULTILINE):
         path = line[0] or path
@@ -85,8 +84,7 @@ def api():
     from schemathesis.checks import not_a_server_error  # noqa: PLC0415 - see above
     from schemathesis.specs.openapi import checks  # noqa: PLC0415 - see above
 
-    # The committed document is the served one: test_schema_view. Generating it takes seconds.
-    document = yaml.load((BASE_DIR / "docs/openapi.yaml").read_text(), Loader=yaml.CSafeLoader)
+    document = copy.deepcopy(openapi_document())
     operations = [(method.upper(), path) for path, methods in document["paths"].items() for method in methods]
     assert sorted(operations) == sorted(OPERATIONS)
     for method, path in operations:
