@@ -26,13 +26,13 @@ up: setup ## serve until Ctrl-C (PORT=8000 HOST=127.0.0.1 WORKERS=1 STATE_DIR=.s
 test: setup ## run the whole test suite (ARGS="-k name" for a part of it)
 	@$(RUN) -m pytest --numprocesses auto $(ARGS)
 
-proof: setup ## test the leases at length: 200 random histories of 40 steps, the mutants, 500 races of each pair of operations, 10,000 jobs for 64 runners, 200,000 logs with secrets, ten million used tokens, 10,000 deliveries by two dispatchers, a bulk cancel of 5,000 jobs, 1,000 streams, six requests of each kind for each operation, 60 bodies of each serializer
-	@PROOF_EXAMPLES=200 PROOF_STEPS=40 PROOF_ROUNDS=500 PROOF_JOBS=10000 PROOF_RUNNERS=64 PROOF_SCRUBBING=40000 PROOF_TOKENS=10000000 PROOF_DELIVERIES=10000 PROOF_BULK_JOBS=5000 PROOF_STREAMS=1000 PROOF_REQUESTS=6 PROOF_BODIES=60 $(RUN) -m pytest -o timeout=3600 tests/lease_model \
+proof: setup ## test the leases at length: 200 random histories of 40 steps, the mutants, 500 races of each pair of operations, 10,000 jobs for 64 runners, 200,000 logs with secrets, ten million used tokens, 10,000 deliveries by two dispatchers, a bulk cancel of 5,000 jobs, 1,000 streams, a tour of more pages, six requests of each kind for each operation, 60 bodies of each serializer
+	@PROOF_EXAMPLES=200 PROOF_STEPS=40 PROOF_ROUNDS=500 PROOF_JOBS=10000 PROOF_RUNNERS=64 PROOF_SCRUBBING=40000 PROOF_TOKENS=10000000 PROOF_DELIVERIES=10000 PROOF_BULK_JOBS=5000 PROOF_STREAMS=1000 PROOF_TOUR=1 PROOF_REQUESTS=6 PROOF_BODIES=60 $(RUN) -m pytest -o timeout=3600 tests/lease_model \
 		tests/orchestrator/services/test_races.py tests/orchestrator/services/test_races_of_pairs.py \
 		tests/orchestrator/protocols/bencher/channel/test_races.py tests/orchestrator/protocols/bencher/test_mutants.py \
 		tests/orchestrator/protocols/bencher/runs/test_many_runners.py tests/runtime_jobs/test_scrubbing.py \
 		tests/orchestrator/job_tokens/test_partitions.py tests/orchestrator/processes/test_dispatcher.py \
-		tests/orchestrator/bulk_actions/test_real_dispatchers.py tests/integration/test_many_streams.py \
+		tests/orchestrator/bulk_actions/test_real_dispatchers.py tests/integration/test_many_streams.py tests/integration/test_tour.py \
 		tests/orchestrator/http/test_openapi_holds.py tests/orchestrator/http/api/test_compiled_serializers.py $(ARGS)
 
 chaos: setup ## kill one of two servers, scheduler, housekeeping, workers, runners, storage and PostgreSQL at random under load (SECONDS=300 SEED=… WORKERS=4 RUNNERS=8)

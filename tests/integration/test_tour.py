@@ -1,4 +1,7 @@
-"""The tour: every page and every GET operation, for rows that the product's own processes have written."""
+"""The tour: every page and every GET operation, for rows that the product's own processes have written.
+
+`PROOF_TOUR` makes it longer: four rows of each kind instead of one, and two links of each kind.
+"""
 
 from __future__ import annotations
 
