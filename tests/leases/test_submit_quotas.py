@@ -325,7 +325,7 @@ def test_a_batch_comes_in_whole_or_not_at_all():
     assert refusal(lambda: batch(project, 2)).code == "queue_full"
     assert (waiting(project), Batch.objects.count()) == (4, 1)
     rerun = {"batch_ulid": made.batch_ulid, "policy_for": lambda _: POLICY, "default_pool": POOL}
-    rerun |= {"correlation_id": "test", "source_address": None}
+    rerun |= {"correlation_id": "test"}
     assert refusal(lambda: batches.rerun_batch(cause=Cause(ALICE), **rerun)).code == "queue_full"
     batches.rerun_batch(cause=Cause(OPERATOR), **rerun)
     assert waiting(project) == 8

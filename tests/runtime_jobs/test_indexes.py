@@ -220,7 +220,7 @@ def test_the_filters_and_counts_of_the_admin_read_the_rows_that_they_display(fil
 def test_the_limits_that_block_jobs_are_found_by_an_index():
     """The scheduler looks for them each second, and each concurrency key and source address has a limit."""
     query = "FROM lane_limits WHERE waiting"
-    assert query in (BASE_DIR / "orchestrator" / "maintenance" / "sql" / "count.sql").read_text()
+    assert query in (BASE_DIR / "orchestrator" / "core" / "sql" / "count.sql").read_text()
     with connection.cursor() as cursor:
         cursor.execute("SET LOCAL enable_seqscan = off")
     assert "limits_waited_for" in plan(f"SELECT id {query}")

@@ -14,9 +14,9 @@ from orchestrator.core.cause import Cause
 from orchestrator.core.clock_beat import ClockBeat
 from orchestrator.incidents import breakers
 from orchestrator.incidents.models import Incident
-from orchestrator.protocols.native.jobs.serializers import EVENT_TYPES
 from orchestrator.services import claiming, job_end, limits
 from runtime_jobs.db_time import database_now
+from runtime_jobs.event_types import JOB_EVENT_TYPES
 from runtime_jobs.events import Actor
 from runtime_jobs.models import Job, JobEvent, OperatorEvent, Organization, Plan, Project
 from tests.factories import (
@@ -425,4 +425,4 @@ def test_a_projects_other_button_is_still_there(olga, project):
 
 
 def test_every_event_of_a_job_has_words_in_its_timeline():
-    assert set(EVENT_TYPES) == set(EVENTS)
+    assert set(JOB_EVENT_TYPES) == set(EVENTS)

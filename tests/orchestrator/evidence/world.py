@@ -1,5 +1,6 @@
 """Provides the tests of chains with ended jobs, operator events, and tasks that have caught up."""
 
+from datetime import datetime
 from typing import Any
 
 from orchestrator.core.cause import Cause
@@ -33,9 +34,13 @@ def ended_job(slug: str = "acme", **result: Any) -> Job:
     return Job.objects.get(pk=job.pk)
 
 
-def operator_event(slug: str | None = "acme", **columns: Any) -> OperatorEvent:
+def operator_event(
+    slug: str | None = "acme", *, reason: str = "", now: datetime | None = None, **facts: Any
+) -> OperatorEvent:
     """Return an operator event of the organization."""
-    return record_operator_event("limit.set", target="a limit", cause=Cause(OPERATOR), org_slug=slug, **columns)
+    return record_operator_event(
+        "limit.set", target="a limit", cause=Cause(OPERATOR, reason, now=now), org_slug=slug, **facts
+    )
 
 
 def checkpoints() -> list[Checkpoint]:

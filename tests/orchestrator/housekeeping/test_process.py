@@ -26,7 +26,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 @pytest.fixture
 def process(kinds, monkeypatch):
-    monkeypatch.setattr(process_module.catalogue, "load", lambda: None)
+    monkeypatch.setattr(process_module.housekeeping_catalogue, "load", lambda: None)
     return HousekeepingProcess(threads=2, poll_seconds=0.02)
 
 
@@ -151,7 +151,7 @@ def test_a_task_that_takes_long_keeps_its_claim(process, monkeypatch):
 
 @pytest.mark.django_db(transaction=True)
 def test_a_task_that_does_not_end_with_the_process_is_released(kinds, monkeypatch):
-    monkeypatch.setattr(process_module.catalogue, "load", lambda: None)
+    monkeypatch.setattr(process_module.housekeeping_catalogue, "load", lambda: None)
     monkeypatch.setattr(process_module, "STOP_SECONDS", 0.0)
     process = HousekeepingProcess(threads=1)  # without a second thread, which could claim the released task
     begun, end = threading.Event(), threading.Event()

@@ -15,9 +15,9 @@ from drf_spectacular.renderers import OpenApiYamlRenderer
 
 from orchestrator.http.errors.error_codes import CODES
 from orchestrator.http.errors.problems import TITLES
-from orchestrator.protocols.native.jobs.serializers import EVENT_TYPES
 from orchestrator.protocols.native.serializers import ACTOR_KINDS
 from runtime_jobs.errors import LifecycleError
+from runtime_jobs.event_types import JOB_EVENT_TYPES
 from tests.api_client import Caller, refused
 from tests.openapi_document import FILE, openapi_document
 
@@ -207,9 +207,9 @@ def test_nothing_is_taken_or_answered_that_is_not_named(name):
 
 
 def test_the_closed_lists_of_events_and_actors_are_those_of_the_core():
-    texts = "\n".join(path.read_text() for path in SOURCES if "services" in path.parts)
+    texts = "\n".join(path.read_text() for path in SOURCES if {"services", "evidence"} & {*path.parts})
     claim = (ROOT / "leases" / "sql" / "claim.sql").read_text()  # it writes events by itself
     found = re.findall(r'"((?:job|lease)\.[a-z_]+)"', texts) + re.findall(r"'((?:job|lease)\.[a-z_]+)'", claim)
-    assert set(found) == set(EVENT_TYPES)
+    assert set(found) == set(JOB_EVENT_TYPES)
     actors = "\n".join(path.read_text() for path in SOURCES)
     assert set(re.findall(r'Actor\("([a-z]+)"', actors)) <= set(ACTOR_KINDS)

@@ -9,7 +9,8 @@ import pytest
 from django.db import DataError, OperationalError, connection, transaction
 from psycopg.errors import DeadlockDetected
 
-from orchestrator.results import models, outputs, processing
+from orchestrator.core import durable_files
+from orchestrator.results import models, processing
 from orchestrator.results.outputs import encode_output, read_output
 from orchestrator.results.processing import MAX_DURATION, process, read_again
 from orchestrator.services import expiry, late_results, retries
@@ -73,7 +74,9 @@ def test_a_missing_output_fails_the_job_for_another_reason():
 
 def test_a_store_that_fails_costs_the_job_only_its_output(monkeypatch):
     run = execution()
-    monkeypatch.setattr(outputs.DurableFileStorage, "_save", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
+    monkeypatch.setattr(
+        durable_files.DurableFileStorage, "_save", lambda *_: (_ for _ in ()).throw(OSError("disk full"))
+    )
     body = output(metric("a"))
     assert run.store(body) is None
     process(run.complete(), body)

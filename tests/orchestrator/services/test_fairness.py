@@ -369,7 +369,7 @@ class TestEmergencies:
     def test_without_a_limit_for_them_nobody_lifts_a_job_there(self, urgent):
         submit(urgent, 1)
         with pytest.raises(PriorityForbidden):
-            prioritize(job_ulid=Job.objects.get().job_ulid, priority=400, **WHY)
+            prioritize(job_ulid=Job.objects.get().job_ulid, priority=400, actor=OPERATOR, reason="test")
         assert Job.objects.get().priority == 200
 
     def test_without_a_limit_for_them_there_are_none(self, urgent):

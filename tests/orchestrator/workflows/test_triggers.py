@@ -9,7 +9,7 @@ from orchestrator.housekeeping.models import HousekeepingTask
 from orchestrator.housekeeping.registry import PermanentFailure, SubjectGone
 from orchestrator.processes.housekeeping import HousekeepingProcess
 from orchestrator.repositories.errors import RepositoryError
-from orchestrator.workflows import triggers
+from orchestrator.workflows import runs as run_operations
 from orchestrator.workflows.triggers import TriggerFacts, process_trigger, record_trigger
 from runtime_jobs.errors import QuotaExceeded
 from runtime_jobs.models import RejectedWorkflow, WorkflowEvent, WorkflowRun, WorkflowSchedule, WorkflowTrigger
@@ -135,7 +135,7 @@ def test_an_event_that_cannot_be_processed_is_tried_for_a_day(repository, origin
     def fail(*_, **__):
         raise error
 
-    monkeypatch.setattr(triggers.services, "start_workflow_run", fail)
+    monkeypatch.setattr(run_operations, "start_workflow_run", fail)
     pushed(repository, origin.commit(files(ci=CI)))
     trigger = WorkflowTrigger.objects.get()
     with pytest.raises(type(error)):
@@ -149,7 +149,7 @@ def test_a_lost_connection_is_no_reason_to_stop_trying(repository, origin, monke
     def lose(*_, **__):
         raise OperationalError("the connection is lost")
 
-    monkeypatch.setattr(triggers.services, "start_workflow_run", lose)
+    monkeypatch.setattr(run_operations, "start_workflow_run", lose)
     pushed(repository, origin.commit(files(ci=CI)))
     trigger = WorkflowTrigger.objects.get()
     WorkflowTrigger.objects.update(received_at=trigger.received_at - timedelta(hours=25))
@@ -217,7 +217,7 @@ def test_a_disabled_project_runs_nothing_and_the_reason_is_recorded(repository, 
 
 def test_a_full_queue_lets_the_task_be_repeated(repository, origin, monkeypatch):
     pushed(repository, origin.commit(files(a=CI, b=CI)))
-    start, refused = triggers.services.start_workflow_run, []
+    start, refused = run_operations.start_workflow_run, []
 
     def full_for_b(request, **options):
         if request.workflow_file.endswith("b.yml") and not refused:
@@ -225,7 +225,7 @@ def test_a_full_queue_lets_the_task_be_repeated(repository, origin, monkeypatch)
             raise QuotaExceeded("full", limit=1, current=1, retry_after=1)
         return start(request, **options)
 
-    monkeypatch.setattr(triggers.services, "start_workflow_run", full_for_b)
+    monkeypatch.setattr(run_operations, "start_workflow_run", full_for_b)
     processed()
     assert runs() == [f"{FOLDER}/a.yml"]
     task = HousekeepingTask.objects.get(kind="workflow_trigger")
@@ -278,7 +278,7 @@ def test_a_full_queue_does_not_delay_the_schedules(repository, origin, monkeypat
     def full(*_, **__):
         raise QuotaExceeded("full", limit=1, current=1, retry_after=1)
 
-    monkeypatch.setattr(triggers.services, "start_workflow_run", full)
+    monkeypatch.setattr(run_operations, "start_workflow_run", full)
     pushed(repository, origin.commit(files(nightly=NIGHTLY)))
     processed()
     assert WorkflowSchedule.objects.get().workflow_file == f"{FOLDER}/nightly.yml"

@@ -125,7 +125,7 @@ MUTANTS: tuple[tuple[Mutant, Callable[[], None]], ...] = (
             "if _is_given_up(uow, locked.job, locked.now):", "if False:"), result_after_the_late_window),
     (Mutant("an output without its result", operations._complete, ', "result": output.result', ""),
      result_within_the_late_window),
-    (Mutant("an expired lease stays", operations.finish, "services.expire(job_ulid=ref.job_ulid)", "pass"),
+    (Mutant("an expired lease stays", operations.finish, "expiry.expire(job_ulid=ref.job_ulid)", "pass"),
      result_under_an_expired_lease),
     (Mutant("completed before running", operations.finish, "if status in _UNFIT[type(frame)]:", "if False:"),
      completed_before_running),

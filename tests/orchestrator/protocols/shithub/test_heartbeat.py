@@ -294,7 +294,7 @@ def test_a_secret_that_does_not_open_is_500_and_the_job_stays_queued(monkeypatch
         raise SealedValueError("altered")
 
     with monkeypatch.context() as patch, nothing_lost_but_windows():
-        patch.setattr("orchestrator.secrets.operations.snapshot_secrets", refuse)
+        patch.setattr("orchestrator.protocols.shithub.heartbeat.operation.snapshot_secrets", refuse)
         error_of(runner.client.heartbeat(), 500)
     assert runner.client.heartbeat().status_code == 200
 

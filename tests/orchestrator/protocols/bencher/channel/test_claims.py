@@ -111,7 +111,7 @@ def test_a_broken_order_that_cannot_be_ended_does_not_end_the_claim(monkeypatch)
     def refuse(**_):
         raise Conflict("The job was ended by another message.")
 
-    monkeypatch.setattr(claims.services, "fail", refuse)
+    monkeypatch.setattr("orchestrator.services.job_end.fail", refuse)
     assert claim_for_runner(runner).claimed.job.job_ulid == good.job_ulid
 
 

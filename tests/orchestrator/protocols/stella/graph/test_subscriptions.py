@@ -19,6 +19,7 @@ from gql.transport.websockets import WebsocketsTransport
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
+from orchestrator.core.cause import Cause
 from orchestrator.core.db_scope import release_connection_after
 from orchestrator.services import job_end, limits
 from orchestrator.step_logs import job_log_writes
@@ -176,7 +177,7 @@ def test_job_events_equal_those_of_the_stream(server, project, token):
             assert name == "snapshot"
             assert first["snapshot"] | {"measuredAt": 0} == snapshot | {"measuredAt": 0}
             await in_thread(lambda: [run_one(project) for _ in range(3)])
-            await in_thread(limits.set_rate, org_slug="acme", per_hour=9, actor=OPERATOR, reason="x")
+            await in_thread(limits.set_rate, org_slug="acme", per_hour=9, cause=Cause(OPERATOR, "x"))
             happened = len(await in_thread(pages_of, server, token)) - 1
             found = await take(messages, happened)
             await messages.aclose()
