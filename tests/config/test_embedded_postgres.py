@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -37,9 +38,17 @@ def processes(state: Path) -> dict[str, int]:
                 found["keeper"] = int(entry.name)
             if words[0].endswith("/postgres") and f"{home}/postgres/data" in words:
                 found["server"] = int(entry.name)
-            if words[0].endswith("/initdb") and f"{home}/postgres/data.unfinished" in words:
+            is_initdb = words[0].endswith("/initdb") and f"{home}/postgres/data.unfinished" in words
+            if is_initdb and not _is_fork_of(entry, words):
                 found["initdb"] = int(entry.name)
     return found
+
+
+def _is_fork_of(entry: Path, words: list[str]) -> bool:
+    """Return whether a process has the command line of its parent: it has not begun its own program yet."""
+    status = (entry / "status").read_text()
+    parent = Path("/proc", re.search(r"^PPid:\s+(\d+)", status, re.MULTILINE)[1])
+    return (parent / "cmdline").read_bytes().decode(errors="replace").split("\0") == words
 
 
 def answers(state: Path) -> bool:
