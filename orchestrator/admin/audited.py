@@ -5,11 +5,10 @@ from typing import Any
 
 from django.http import HttpRequest
 
-from orchestrator.admin.base import BaseAdmin, actor_of
+from orchestrator.admin.base import BaseAdmin
+from orchestrator.admin.confirm import cause_of
 from orchestrator.admin.forms import LineListField
-from orchestrator.core.cause import Cause
 from orchestrator.core.operator_events import record_operator_event, to_json_value
-from orchestrator.http.client_ip import client_address
 
 
 class AuditedAdmin(BaseAdmin):
@@ -68,7 +67,7 @@ class AuditedAdmin(BaseAdmin):
         record_operator_event(
             f"{self.audit_name}.{operation}",
             target=self.target_of(form.instance)[:200],
-            cause=Cause(actor_of(request), source_address=client_address(request)),
+            cause=cause_of(request),
             before=getattr(form, "before", None),
             after=self._values(form.instance, names),
             org_slug=self.org_slug_of(form.instance),

@@ -107,6 +107,7 @@ def confirm_for_row(
     return confirm_and_act(model_admin, request, page, form, lambda: act(row, cause_of(request, form)))
 
 
-def cause_of(request: HttpRequest, form: forms.Form) -> Cause:
-    """Return who acts, why and from which address, as the operations of operators take them."""
-    return Cause(actor_of(request), form.cleaned_data["reason"], source_address=client_address(request))
+def cause_of(request: HttpRequest, form: forms.Form | None = None) -> Cause:
+    """Return the cause of what an operator asks for, with the reason of the form if the page has one."""
+    reason = form.cleaned_data["reason"] if form else ""
+    return Cause(actor_of(request), reason, client_address(request))

@@ -13,13 +13,11 @@ from unfold.enums import ActionVariant
 from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget
 
 from orchestrator.admin import formatting
-from orchestrator.admin.base import ReadOnlyAdmin, actor_of
+from orchestrator.admin.base import ReadOnlyAdmin
 from orchestrator.admin.confirm import ConfirmPage, cause_of, render_confirm
 from orchestrator.admin.filters import RelatedOrganizationFilter
 from orchestrator.admin.forms import ReasonForm
 from orchestrator.admin.token_pages import CreateWithToken
-from orchestrator.core.cause import Cause
-from orchestrator.http.client_ip import client_address
 from orchestrator.services import credentials
 from runtime_jobs.errors import LifecycleError
 from runtime_jobs.models import ApiToken
@@ -95,9 +93,7 @@ class ApiTokenAdmin(CreateWithToken, ReadOnlyAdmin):
         return super().formfield_for_dbfield(db_field, request, **kwargs)
 
     def create(self, request: HttpRequest, values: dict[str, Any]) -> tuple[ApiToken, str]:
-        return credentials.create_api_token(
-            **values, cause=Cause(actor_of(request), source_address=client_address(request))
-        )
+        return credentials.create_api_token(**values, cause=cause_of(request))
 
     def get_actions_detail(self, request: HttpRequest, object_id: str) -> list[UnfoldAction]:
         token = self.get_object(request, object_id)

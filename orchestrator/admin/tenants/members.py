@@ -6,11 +6,9 @@ from django.contrib import admin
 from django.http import HttpRequest
 
 from orchestrator.admin.audited import AuditedAdmin
-from orchestrator.admin.base import actor_of
+from orchestrator.admin.confirm import cause_of
 from orchestrator.admin.filters import ExactFilter, RelatedOrganizationFilter
-from orchestrator.core.cause import Cause
 from orchestrator.core.operator_events import record_operator_event
-from orchestrator.http.client_ip import client_address
 from runtime_jobs.models import Membership
 
 
@@ -51,7 +49,7 @@ class MembershipAdmin(AuditedAdmin):
         record_operator_event(
             "membership.ended",
             target=self.target_of(obj)[:200],
-            cause=Cause(actor_of(request), source_address=client_address(request)),
+            cause=cause_of(request),
             org_slug=self.org_slug_of(obj),
         )
         super().delete_model(request, obj)

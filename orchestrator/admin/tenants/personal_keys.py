@@ -13,13 +13,11 @@ from unfold.decorators import action, display
 from unfold.enums import ActionVariant
 
 from orchestrator.admin import formatting
-from orchestrator.admin.base import ReadOnlyAdmin, actor_of
+from orchestrator.admin.base import ReadOnlyAdmin
 from orchestrator.admin.confirm import ConfirmPage, cause_of, confirm_and_act
 from orchestrator.admin.filters import YES_NO, ChoiceFilter, ExactFilter
 from orchestrator.admin.forms import ReasonForm
 from orchestrator.admin.token_pages import CreateWithToken
-from orchestrator.core.cause import Cause
-from orchestrator.http.client_ip import client_address
 from orchestrator.services import personal_keys
 from runtime_jobs.models import PersonalKey
 
@@ -85,9 +83,7 @@ class PersonalKeyAdmin(CreateWithToken, ReadOnlyAdmin):
         return self.details if obj else ["user", "name", "is_jwt", "expires_at"]
 
     def create(self, request: HttpRequest, values: dict[str, Any]) -> tuple[PersonalKey, str]:
-        return personal_keys.create_personal_key(
-            **values, creator=request.user, cause=Cause(actor_of(request), source_address=client_address(request))
-        )
+        return personal_keys.create_personal_key(**values, creator=request.user, cause=cause_of(request))
 
     def get_actions_detail(self, request: HttpRequest, object_id: str) -> list[UnfoldAction]:
         key = self.get_object(request, object_id)

@@ -12,13 +12,11 @@ from unfold.enums import ActionVariant
 from unfold.widgets import UnfoldAdminTextareaWidget, UnfoldAdminTextInputWidget
 
 from orchestrator.admin import formatting
-from orchestrator.admin.base import ReadOnlyAdmin, actor_of
+from orchestrator.admin.base import ReadOnlyAdmin
 from orchestrator.admin.confirm import ConfirmPage, cause_of, confirm_and_act, render_confirm
 from orchestrator.admin.filters import ExactFilter, RelatedOrganizationFilter
 from orchestrator.admin.forms import ReasonForm
 from orchestrator.admin.token_pages import CreateByOperation
-from orchestrator.core.cause import Cause
-from orchestrator.http.client_ip import client_address
 from orchestrator.secrets.operations import (
     delete_secret,
     delete_variable,
@@ -200,7 +198,7 @@ class ScopedValueAdmin(CreateByOperation, ReadOnlyAdmin):
 
     def _apply(self, request: HttpRequest, values: dict[str, Any]) -> HttpResponse:
         try:
-            row, is_new = self.set_row(**values, cause=Cause(actor_of(request), source_address=client_address(request)))
+            row, is_new = self.set_row(**values, cause=cause_of(request))
         except LifecycleError as refusal:
             errors = refusal.errors if isinstance(refusal, Invalid) else {}
             text = " ".join(text for texts in errors.values() for text in texts)

@@ -11,11 +11,9 @@ from django.http import HttpRequest, HttpResponse
 from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
 
 from orchestrator.admin.audited import AuditedAdmin
-from orchestrator.admin.base import actor_of
+from orchestrator.admin.confirm import cause_of
 from orchestrator.admin.filters import YES_NO, ChoiceFilter
-from orchestrator.core.cause import Cause
 from orchestrator.core.operator_events import record_operator_event
-from orchestrator.http.client_ip import client_address
 
 admin.site.unregister(User)
 admin.site.unregister(Group)
@@ -72,7 +70,7 @@ class UserAdmin(DjangoUserAdmin, AuditedAdmin):
             record_operator_event(
                 "user.password_changed",
                 target=self.target_of(obj)[:200],
-                cause=Cause(actor_of(request), source_address=client_address(request)),
+                cause=cause_of(request),
             )
 
 

@@ -16,13 +16,12 @@ from unfold.widgets import UnfoldAdminIntegerFieldWidget, UnfoldAdminSelectWidge
 
 from leases.states import OPEN as OPEN_LEASES
 from orchestrator.admin import formatting
-from orchestrator.admin.base import ReadOnlyAdmin, actor_of
+from orchestrator.admin.base import ReadOnlyAdmin
 from orchestrator.admin.confirm import ConfirmPage, cause_of, confirm_and_act, render_confirm
 from orchestrator.admin.forms import ReasonForm
 from orchestrator.admin.token_pages import CreateWithToken, render_token_once
 from orchestrator.admin.workers.admin import HEALTH, health_of, worker_summary
 from orchestrator.core.cause import Cause
-from orchestrator.http.client_ip import client_address
 from orchestrator.services import actions_runners, worker_state
 from orchestrator.services.actions_runners import DEFAULT_LABELS, MAX_CAPACITY, normalize_labels
 from runtime_jobs.errors import Invalid, LifecycleError
@@ -160,7 +159,7 @@ class ActionsRunnerAdmin(CreateWithToken, ReadOnlyAdmin):
             pool=values["pool"].slug,
             isolation=values["isolation"],
             expires_in=timedelta(days=days) if (days := values["expires_after_days"]) else None,
-            cause=Cause(actor_of(request), source_address=client_address(request)),
+            cause=cause_of(request),
         )
         return runner, token
 

@@ -12,14 +12,12 @@ from unfold.decorators import display
 
 from orchestrator.admin import formatting
 from orchestrator.admin.audited import AuditedAdmin
-from orchestrator.admin.base import actor_of
+from orchestrator.admin.confirm import cause_of
 from orchestrator.admin.dashboard import queries
 from orchestrator.admin.filters import ChoiceFilter, ExactFilter
 from orchestrator.admin.labels import job_badge
 from orchestrator.admin.token_pages import CreateWithToken
 from orchestrator.admin.workers.actions import WorkerActionsMixin
-from orchestrator.core.cause import Cause
-from orchestrator.http.client_ip import client_address
 from orchestrator.selectors.pending_reasons.workers import SILENT_AFTER
 from orchestrator.services import credentials
 from orchestrator.services.credentials import require_other_pool
@@ -132,9 +130,7 @@ class WorkerAdmin(WorkerActionsMixin, CreateWithToken, AuditedAdmin):
         return queries.with_active_leases(super().get_queryset(request))
 
     def create(self, request: HttpRequest, values: dict[str, Any]) -> tuple[Worker, str]:
-        return credentials.register_worker(
-            **values, cause=Cause(actor_of(request), source_address=client_address(request))
-        )
+        return credentials.register_worker(**values, cause=cause_of(request))
 
     @display(description="Health", label=dict(HEALTH.values()))
     def health_badge(self, worker: Worker) -> str:

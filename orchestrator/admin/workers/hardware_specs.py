@@ -13,14 +13,12 @@ from unfold.enums import ActionVariant
 from unfold.widgets import UnfoldBooleanSwitchWidget
 
 from orchestrator.admin import formatting
-from orchestrator.admin.base import ReadOnlyAdmin, actor_of
+from orchestrator.admin.base import ReadOnlyAdmin
 from orchestrator.admin.confirm import ConfirmPage, cause_of, confirm_and_act
 from orchestrator.admin.filters import ChoiceFilter
 from orchestrator.admin.forms import ReasonForm
 from orchestrator.admin.token_pages import CreateByOperation
 from orchestrator.admin.workers.runners import RenameForm
-from orchestrator.core.cause import Cause
-from orchestrator.http.client_ip import client_address
 from orchestrator.services import hardware_specs
 from runtime_jobs.resource_names import validate_resource_name, validate_slug
 from workers.models import HardwareSpec
@@ -140,7 +138,7 @@ class HardwareSpecAdmin(CreateByOperation, ReadOnlyAdmin):
             slug=values["slug"] or None,
             hardware={name: values[name] for name in HARDWARE},
             fallback=values["fallback"],
-            cause=Cause(actor_of(request), source_address=client_address(request)),
+            cause=cause_of(request),
         )
         messages.success(request, f"{spec.slug}: created.")
         return HttpResponseRedirect(_url(spec))

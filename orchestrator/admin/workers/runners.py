@@ -16,15 +16,13 @@ from unfold.views import ChangeList
 from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
 
 from orchestrator.admin import formatting
-from orchestrator.admin.base import ReadOnlyAdmin, actor_of
+from orchestrator.admin.base import ReadOnlyAdmin
 from orchestrator.admin.confirm import ConfirmPage, cause_of, confirm_and_act, render_confirm
 from orchestrator.admin.dashboard import queries
 from orchestrator.admin.filters import ChoiceFilter
 from orchestrator.admin.forms import ReasonForm
 from orchestrator.admin.token_pages import CreateWithToken, render_token_once
 from orchestrator.admin.workers.admin import HEALTH, health_of, worker_summary
-from orchestrator.core.cause import Cause
-from orchestrator.http.client_ip import client_address
 from orchestrator.services.runner_channels import open_channels
 from orchestrator.services.runners import (
     MAX_SLUG_LENGTH,
@@ -196,7 +194,7 @@ class RunnerAdmin(CreateWithToken, ReadOnlyAdmin):
         worker, key = create_runner(
             name=values["name"],
             slug=values["slug"],
-            cause=Cause(actor_of(request), source_address=client_address(request)),
+            cause=cause_of(request),
         )
         return Runner.objects.get(pk=worker.pk), key
 
