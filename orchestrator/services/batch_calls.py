@@ -1,14 +1,18 @@
-"""Messages of a worker about many jobs in one call: one transaction, and as many statements for 100 jobs as for one.
+"""Messages about many leases in one call, with as many statements for 100 leases as for one.
 
-Each job follows the same rules as in a call of its own. A refusal is a value among the results. It leaves no change,
+Each lease follows the same rules as in a call of its own. A refusal is a value among the results. It leaves no change,
 unless the heartbeat itself has ended an overdue job: see `renew`.
+
+Most messages are decided by an optimistic attempt, which is stored by one statement. The few that need a transaction,
+such as refusals and heartbeats that begin a minute to bill, follow together in a transaction of their own. Else nearly
+every call with hundreds of leases would be repeated under locks. Two steps change nothing for a caller: no lease
+depends on another one of the call.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from leases.errors import StaleLease
 from leases.fencing import LockedLease, lock_leases
@@ -21,197 +25,179 @@ from orchestrator.services.heartbeat import (
     validate_and_acknowledge,
 )
 from orchestrator.services.job_end import (
+    NEEDING_TRANSACTION,
     CompleteMessage,
     FailMessage,
     apply_failure,
     apply_success,
     is_duplicate,
-    require_transaction_to_fail,
     runs_in_use,
 )
 from runtime_jobs.errors import LifecycleError
 from runtime_jobs.models import Job
 from workers.models import Worker
 
+M = TypeVar("M")
+R = TypeVar("R")
+
 
 @dataclass(frozen=True)
-class WorkerHeartbeat:
-    """The heartbeat of one of several workers.
+class WorkerMessage(Generic[M]):
+    """A message about one lease.
 
     Attributes:
-        worker: The worker that holds the lease.
-        update: The content of the heartbeat.
+        worker: The worker that sent it, which must hold the lease.
+        content: What it says.
         session: The ULID of the worker's process, or None.
     """
 
     worker: Worker
-    update: HeartbeatUpdate = field(default_factory=HeartbeatUpdate)
+    content: M
     session: str | None = None
 
 
-M = TypeVar("M")
-R = TypeVar("R")
-Messages = Mapping[str, M]  # by lease id
+Messages = Mapping[str, WorkerMessage[M]]  # by lease id
 Results = dict[str, R | LifecycleError]  # by lease id
+# Decides one message about a lease that was read. A new one decides the messages of each attempt.
+Decide = Callable[[LockedLease, WorkerMessage[M]], R | LifecycleError]
+Decider = Callable[[UnitOfWork, Messages[M]], Decide[M, R]]
 
 
-@operation(optimistic=True)
-def acknowledge_many(
-    uow: UnitOfWork,
-    messages: Messages[None],
-    *,
-    worker: Worker,
-    session: str | None = None,
-    now: datetime | None = None,
-) -> Results[Job]:
+def messages_of(
+    worker: Worker, contents: Mapping[str, M], *, session: str | None = None
+) -> dict[str, WorkerMessage[M]]:
+    """Return messages of one worker by the ids of its leases."""
+    return {lease_ulid: WorkerMessage(worker, content, session) for lease_ulid, content in contents.items()}
+
+
+def acknowledge_many(messages: Messages[None], *, now: datetime | None = None) -> Results[Job]:
     """Acknowledge each of these leases; see `acknowledge`."""
 
-    def apply(locked: LockedLease, _: None) -> Job:
-        is_started = validate_and_acknowledge(uow, locked, worker, session)
-        return save_acknowledged(uow, locked, is_started=is_started)
+    def decider(uow: UnitOfWork, _: Messages[None]) -> Decide[None, Job]:
+        def decide(locked: LockedLease, message: WorkerMessage[None]) -> Job:
+            is_started = validate_and_acknowledge(uow, locked, message.worker, message.session)
+            return save_acknowledged(uow, locked, is_started=is_started)
 
-    return _apply_each(uow, messages, worker, now, apply)
+        return decide
+
+    return _decide_each(decider, messages, now)
 
 
-@operation(optimistic=True)
-def renew_many(
-    uow: UnitOfWork,
-    messages: Messages[HeartbeatUpdate],
-    *,
-    worker: Worker,
-    session: str | None = None,
-    now: datetime | None = None,
-) -> Results[HeartbeatResult]:
+def renew_many(messages: Messages[HeartbeatUpdate], *, now: datetime | None = None) -> Results[HeartbeatResult]:
     """Renew each of these leases; see `renew`."""
 
-    def apply(locked: LockedLease, update: HeartbeatUpdate) -> HeartbeatResult | StaleLease:
-        is_started = validate_and_acknowledge(uow, locked, worker, session)
-        return renew_lease(uow, locked, worker, update, is_started=is_started)
+    def decider(uow: UnitOfWork, _: Messages[HeartbeatUpdate]) -> Decide[HeartbeatUpdate, HeartbeatResult]:
+        def decide(locked: LockedLease, message: WorkerMessage[HeartbeatUpdate]) -> HeartbeatResult | StaleLease:
+            is_started = validate_and_acknowledge(uow, locked, message.worker, message.session)
+            return renew_lease(uow, locked, message.worker, message.content, is_started=is_started)
 
-    return _apply_each(uow, messages, worker, now, apply)
+        return decide
+
+    return _decide_each(decider, messages, now)
 
 
-def renew_across_workers(
-    messages: Messages[WorkerHeartbeat], *, now: datetime | None = None
-) -> Results[HeartbeatResult]:
-    """Renew leases of several workers with as many statements as one lease; see `renew`.
+def complete_many(messages: Messages[CompleteMessage], *, now: datetime | None = None) -> Results[Job]:
+    """Complete the job of each of these leases; see `complete`."""
 
-    For a process that receives the heartbeats of many workers on connections of their own. The few heartbeats that need
-    a transaction, such as those that begin a minute to bill, follow in one of their own. Else nearly every call with
-    hundreds of leases would be repeated under locks.
+    def decider(uow: UnitOfWork, attempted: Messages[CompleteMessage]) -> Decide[CompleteMessage, Job]:
+        used_runs: set[str] | None = None
+
+        def decide(locked: LockedLease, message: WorkerMessage[CompleteMessage]) -> Job:
+            nonlocal used_runs
+            if is_duplicate(locked, message.content.digest, may_be_late=True):
+                return locked.job
+            if used_runs is None:  # read under the locks
+                used_runs = runs_in_use(uow, (other.content for other in attempted.values()))
+            return apply_success(uow, locked, message.worker, message.content, used_runs)
+
+        return decide
+
+    return _decide_each(decider, messages, now)
+
+
+def fail_many(messages: Messages[FailMessage], *, now: datetime | None = None) -> Results[Job]:
+    """Fail the job of each of these leases; see `fail`."""
+
+    def decider(uow: UnitOfWork, _: Messages[FailMessage]) -> Decide[FailMessage, Job]:
+        def decide(locked: LockedLease, message: WorkerMessage[FailMessage]) -> Job:
+            if is_duplicate(locked, message.content.digest):
+                return locked.job
+            return apply_failure(uow, locked, message.worker, message.content)
+
+        return decide
+
+    at_once = {name for name, message in messages.items() if message.content.reason in NEEDING_TRANSACTION}
+    return _decide_each(decider, messages, now, at_once=at_once, whole=True)  # a retry copies the specification
+
+
+def _decide_each(
+    decider: Decider[M, R],
+    messages: Messages[M],
+    now: datetime | None,
+    *,
+    at_once: Collection[str] = (),
+    whole: bool = False,
+) -> Results[R]:
+    """Decide the messages in the two steps of this module.
+
+    Args:
+        decider: Makes what decides the messages of one attempt.
+        messages: The messages.
+        now: Replaces the database's clock, for tests.
+        at_once: Leases whose messages are known to need a transaction.
+        whole: Read the specification of the jobs, too, if the messages are decided in a transaction.
     """
-    results = _renew_across_workers(messages, now=now)
-    undecided = {lease_ulid: heartbeat for lease_ulid, heartbeat in messages.items() if lease_ulid not in results}
+    tried = {lease_ulid: message for lease_ulid, message in messages.items() if lease_ulid not in at_once}
+    results = _decide_optimistically(decider, tried, now, whole=whole) if tried else {}
+    undecided = {lease_ulid: message for lease_ulid, message in messages.items() if lease_ulid not in results}
     if undecided:
-        results |= _renew_undecided(undecided, now=now)
+        results |= _decide_in_transaction(decider, undecided, now, whole=whole)
     return {lease_ulid: results[lease_ulid] for lease_ulid in messages}
 
 
-@operation(optimistic=True)
-def _renew_across_workers(
-    uow: UnitOfWork, messages: Messages[WorkerHeartbeat], *, now: datetime | None
-) -> Results[HeartbeatResult]:
-    """Return the results of all heartbeats, or without a transaction only of those that need none."""
-    owners = _owners(messages)
+@operation(optimistic=True, retry_unique_violation="ingest_run_id")
+def _decide_optimistically(
+    uow: UnitOfWork, decider: Decider[M, R], messages: Messages[M], now: datetime | None, *, whole: bool
+) -> Results[R]:
+    """Return the results of the messages that need no transaction; of all, if the attempt is repeated in one."""
     if not uow.is_optimistic:
-        return _apply_to_owned(uow, messages, owners, now, partial(_renew, uow))
-    locked = lock_leases(owners=owners, now=now, versions=uow.versions)
-    results: Results[HeartbeatResult] = {}
+        return _decide_locked(uow, decider, messages, now, whole=whole)
+    decide = decider(uow, messages)
+    results: Results[R] = {}
+    locked = lock_leases(owners=_owners(messages), now=now, versions=uow.versions)
     for lease_ulid in (name for name in messages if name in locked):
         try:
             with uow.undo_if_undecided(locked[lease_ulid]):
-                results[lease_ulid] = _renew(uow, locked[lease_ulid], messages[lease_ulid])
+                results[lease_ulid] = decide(locked[lease_ulid], messages[lease_ulid])
         except NeedsTransaction:
             continue
     return results
 
 
-@operation
-def _renew_undecided(
-    uow: UnitOfWork, messages: Messages[WorkerHeartbeat], *, now: datetime | None
-) -> Results[HeartbeatResult]:
-    return _apply_to_owned(uow, messages, _owners(messages), now, partial(_renew, uow))
-
-
-def _renew(uow: UnitOfWork, locked: LockedLease, heartbeat: WorkerHeartbeat) -> HeartbeatResult | StaleLease:
-    is_started = validate_and_acknowledge(uow, locked, heartbeat.worker, heartbeat.session)
-    return renew_lease(uow, locked, heartbeat.worker, heartbeat.update, is_started=is_started)
-
-
-def _owners(messages: Messages[WorkerHeartbeat]) -> dict[str, Worker]:
-    return {lease_ulid: heartbeat.worker for lease_ulid, heartbeat in messages.items()}
-
-
-@operation(optimistic=True, retry_unique_violation="ingest_run_id")
-def complete_many(
-    uow: UnitOfWork, messages: Messages[CompleteMessage], *, worker: Worker, now: datetime | None = None
-) -> Results[Job]:
-    """Complete the job of each of these leases; see `complete`."""
-    used_runs: set[str] | None = None
-
-    def apply(locked: LockedLease, message: CompleteMessage) -> Job:
-        nonlocal used_runs
-        if is_duplicate(locked, message.digest, may_be_late=True):
-            return locked.job
-        used_runs = runs_in_use(uow, messages.values()) if used_runs is None else used_runs  # read under the locks
-        return apply_success(uow, locked, worker, message, used_runs)
-
-    return _apply_each(uow, messages, worker, now, apply)
-
-
-@operation(optimistic=True)
-def fail_many(
-    uow: UnitOfWork, messages: Messages[FailMessage], *, worker: Worker, now: datetime | None = None
-) -> Results[Job]:
-    """Fail the job of each of these leases; see `fail`."""
-
-    def apply(locked: LockedLease, message: FailMessage) -> Job:
-        if is_duplicate(locked, message.digest):
-            return locked.job
-        return apply_failure(uow, locked, worker, message)
-
-    require_transaction_to_fail(uow, (message.reason for message in messages.values()))
-    return _apply_each(uow, messages, worker, now, apply, whole=True)  # a retry copies the specification
-
-
-def _apply_each(
-    uow: UnitOfWork,
-    messages: Messages[M],
-    worker: Worker,
-    now: datetime | None,
-    apply: Callable[[LockedLease, M], R | LifecycleError],
-    *,
-    whole: bool = False,
+@operation(retry_unique_violation="ingest_run_id")
+def _decide_in_transaction(
+    uow: UnitOfWork, decider: Decider[M, R], messages: Messages[M], now: datetime | None, *, whole: bool
 ) -> Results[R]:
-    return _apply_to_owned(uow, messages, dict.fromkeys(messages, worker), now, apply, whole=whole)
+    return _decide_locked(uow, decider, messages, now, whole=whole)
 
 
-def _apply_to_owned(
-    uow: UnitOfWork,
-    messages: Messages[M],
-    owners: Mapping[str, Worker],
-    now: datetime | None,
-    apply: Callable[[LockedLease, M], R | LifecycleError],
-    *,
-    whole: bool = False,
+def _decide_locked(
+    uow: UnitOfWork, decider: Decider[M, R], messages: Messages[M], now: datetime | None, *, whole: bool
 ) -> Results[R]:
-    locked = lock_leases(owners=owners, now=now, whole=whole, versions=uow.versions)
-    return {
-        lease_ulid: _apply_one(uow, locked.get(lease_ulid), message, apply) for lease_ulid, message in messages.items()
-    }
+    decide = decider(uow, messages)
+    results: Results[R] = {}
+    locked = lock_leases(owners=_owners(messages), now=now, whole=whole)
+    for lease_ulid, message in messages.items():
+        if lease_ulid not in locked:
+            results[lease_ulid] = StaleLease("unknown_lease")
+            continue
+        try:
+            with uow.undo_if_refused(locked[lease_ulid]):
+                results[lease_ulid] = decide(locked[lease_ulid], message)
+        except LifecycleError as refusal:
+            results[lease_ulid] = refusal
+    return results
 
 
-def _apply_one(
-    uow: UnitOfWork,
-    locked: LockedLease | None,
-    message: M,
-    apply: Callable[[LockedLease, M], R | LifecycleError],
-) -> R | LifecycleError:
-    if locked is None:
-        uow.require_transaction()  # a refusal is confirmed in a transaction
-        return StaleLease("unknown_lease")
-    try:
-        with uow.undo_if_refused(locked):
-            return apply(locked, message)
-    except LifecycleError as refusal:
-        return refusal
+def _owners(messages: Messages[M]) -> dict[str, Worker]:
+    return {lease_ulid: message.worker for lease_ulid, message in messages.items()}

@@ -128,7 +128,7 @@ def fail_and_claim(
         StaleLease: The lease is unknown, has ended or expired.
         Conflict: Another final message ended the lease.
     """
-    require_transaction_to_fail(uow, [message.reason])
+    require_transaction_to_fail(uow, message.reason)
     _lock_worker(uow, worker)
     locked, is_repeated = lock_for_final(uow, lease_ulid, worker, message.digest, now)
     if is_repeated:

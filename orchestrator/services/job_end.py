@@ -23,7 +23,8 @@ from runtime_jobs.states import ESCALATED_FAILURES, RETRIED_AUTOMATICALLY, Failu
 from runtime_jobs.stop_requests import is_at_time_limit
 from workers.models import Worker
 
-_NEEDING_TRANSACTION = RETRIED_AUTOMATICALLY | ESCALATED_FAILURES | {FailureReason.COMMAND_FAILED}
+# Reasons of failures that cause a diagnosis, a retry or an incident. All of these need a transaction.
+NEEDING_TRANSACTION = RETRIED_AUTOMATICALLY | ESCALATED_FAILURES | {FailureReason.COMMAND_FAILED}
 
 # Members of a result that the job has produced. Another value makes another final message.
 OUTCOME_FIELDS = ("outputs", "cursors", "verdict", "environment")
@@ -181,7 +182,7 @@ def fail(
         StaleLease: The lease is unknown, has ended or expired.
         Conflict: Another final message ended the lease.
     """
-    require_transaction_to_fail(uow, [reason])
+    require_transaction_to_fail(uow, reason)
     content = FailMessage(reason, message, exit_code, result, unsent_run, tuple(artifacts), runner, is_final)
     locked, is_repeated = lock_for_final(uow, lease_ulid, worker, content.digest, now)
     return locked.job if is_repeated else apply_failure(uow, locked, worker, content)
@@ -285,12 +286,9 @@ def is_duplicate(locked: LockedLease, digest: str, *, may_be_late: bool = False)
     return False
 
 
-def require_transaction_to_fail(uow: UnitOfWork, reasons: Iterable[FailureReason]) -> None:
-    """End an optimistic attempt to fail for a reason that causes a diagnosis, a retry or an incident.
-
-    All of these need a transaction.
-    """
-    if not _NEEDING_TRANSACTION.isdisjoint(reasons):
+def require_transaction_to_fail(uow: UnitOfWork, reason: FailureReason) -> None:
+    """End an optimistic attempt to fail for a reason that needs a transaction."""
+    if reason in NEEDING_TRANSACTION:
         uow.require_transaction()
 
 

@@ -20,7 +20,7 @@ from orchestrator.maintenance.leases import sweep
 from orchestrator.services import batch_calls, cancellation, claiming, expiry, job_end, retries, worker_state
 from orchestrator.services import heartbeat as service_heartbeat
 from orchestrator.services.claiming import Claimed
-from orchestrator.services.heartbeat import renew
+from orchestrator.services.heartbeat import HeartbeatUpdate, renew
 from orchestrator.step_logs import job_log_writes
 from runtime_jobs.errors import LifecycleError
 from runtime_jobs.models import Job, JobEvent, LogChunk
@@ -168,8 +168,10 @@ class LeaseMachine(RuleBasedStateMachine):
         """As a process does that has connections of several workers."""
         given = {handle.lease.lease_ulid: handle for handle in (one, two)}
         renewed = {name: self.counts(handle) and not self.is_overdue(handle) for name, handle in given.items()}
-        beats = {name: batch_calls.WorkerHeartbeat(handle.lease.worker) for name, handle in given.items()}
-        answers = batch_calls.renew_across_workers(beats, now=self.now)
+        beats = {
+            name: batch_calls.WorkerMessage(handle.lease.worker, HeartbeatUpdate()) for name, handle in given.items()
+        }
+        answers = batch_calls.renew_many(beats, now=self.now)
         for name, answer in answers.items():
             assert isinstance(answer, LifecycleError) != renewed[name], "each lease by its own rules"
 
@@ -179,10 +181,10 @@ class LeaseMachine(RuleBasedStateMachine):
         if one.lease.worker.pk != two.lease.worker.pk:
             before = images()
             beats = {
-                one.lease.lease_ulid: batch_calls.WorkerHeartbeat(two.lease.worker),
-                two.lease.lease_ulid: batch_calls.WorkerHeartbeat(one.lease.worker),
+                one.lease.lease_ulid: batch_calls.WorkerMessage(two.lease.worker, HeartbeatUpdate()),
+                two.lease.lease_ulid: batch_calls.WorkerMessage(one.lease.worker, HeartbeatUpdate()),
             }
-            answers = batch_calls.renew_across_workers(beats, now=self.now)
+            answers = batch_calls.renew_many(beats, now=self.now)
             assert all(isinstance(answer, StaleLease) for answer in answers.values())
             assert images() == before
 

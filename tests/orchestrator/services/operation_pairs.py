@@ -30,9 +30,10 @@ from orchestrator.services import (
     transitions,
     worker_state,
 )
-from orchestrator.services.batch_calls import WorkerHeartbeat
+from orchestrator.services.batch_calls import WorkerMessage
 from orchestrator.services.claim_next import ClaimRequest
 from orchestrator.services.claiming import Claimed
+from orchestrator.services.heartbeat import HeartbeatUpdate
 from orchestrator.services.job_end import CompleteMessage
 from orchestrator.step_logs import job_log_writes
 from runtime_jobs.errors import LifecycleError
@@ -97,8 +98,8 @@ def complete_and_claim(scene: Scene) -> Any:
 def renew_with_others(scene: Scene) -> Any:
     """A heartbeat among those of other workers."""
     lease = scene.claim.lease
-    beats = {lease.lease_ulid: WorkerHeartbeat(lease.worker)}
-    (answer,) = batch_calls.renew_across_workers(beats, now=scene.said_at).values()
+    beats = {lease.lease_ulid: WorkerMessage(lease.worker, HeartbeatUpdate())}
+    (answer,) = batch_calls.renew_many(beats, now=scene.said_at).values()
     return answer
 
 
@@ -106,7 +107,7 @@ ACTIONS: dict[str, Callable[[Scene], Any]] = {
     "complete_and_claim": complete_and_claim,
     "acknowledge": lambda scene: scene.say(heartbeat.acknowledge),
     "renew": lambda scene: scene.say(heartbeat.renew),
-    "renew_across_workers": renew_with_others,
+    "renew_many": renew_with_others,
     "report": lambda scene: scene.say(heartbeat.report, phase="checking_out"),
     "append_log": lambda scene: scene.say(job_log_writes.append_log, seq=0, chunk=b"x"),
     "complete": lambda scene: scene.say(job_end.complete, ingest_run_id=scene.run("run")),
@@ -135,7 +136,7 @@ ACTIONS: dict[str, Callable[[Scene], Any]] = {
 }
 SPOKEN_ENDS = frozenset({"complete_and_claim", "complete", "fail", "release", "acknowledge_cancel", "stop_by_worker"})
 ENDS = SPOKEN_ENDS | {"expire", "revoke", "time_out", "force_cancel"}
-PROLONG = frozenset({"acknowledge", "renew", "renew_across_workers", "report"})
+PROLONG = frozenset({"acknowledge", "renew", "renew_many", "report"})
 SAME_MESSAGE = frozenset({"acknowledge_cancel", "stop_by_worker"})
 # The job of these is lost before the two meet; with `settle` its result has arrived.
 SETTLING = frozenset({"complete_late", "give_up", "settle"})

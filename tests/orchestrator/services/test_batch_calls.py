@@ -118,15 +118,18 @@ def test_the_same_claim_again_returns_the_leases_that_are_open(project, worker):
 
 def test_many_are_acknowledged_renewed_and_completed(project, worker):
     leases = held(worker, project, 3)
-    assert {job.state for job in batch_calls.acknowledge_many(dict.fromkeys(leases), worker=worker).values()} == {
-        JobState.STARTING
-    }
+    assert {
+        job.state
+        for job in batch_calls.acknowledge_many(batch_calls.messages_of(worker, dict.fromkeys(leases))).values()
+    } == {JobState.STARTING}
     beats = {name: HeartbeatUpdate(phase="executing", progress={"percent": 1.0}) for name in leases}
-    renewed = batch_calls.renew_many(beats, worker=worker)
+    renewed = batch_calls.renew_many(batch_calls.messages_of(worker, beats))
     assert [one.lease.lease_ulid for one in renewed.values()] == leases
     assert job_of(leases[0]).progress == {"percent": 1.0}
     runs = {name: CompleteMessage(f"run_{place}") for place, name in enumerate(leases)}
-    assert {job.state for job in batch_calls.complete_many(runs, worker=worker).values()} == {JobState.SUCCEEDED}
+    assert {job.state for job in batch_calls.complete_many(batch_calls.messages_of(worker, runs)).values()} == {
+        JobState.SUCCEEDED
+    }
     assert [job_of(name).ingest_run_id for name in leases] == ["run_0", "run_1", "run_2"]
     assert kinds(leases[2]) == ["job.queued", "job.leased", "job.started", "job.progress", "job.completed"]
 
@@ -140,7 +143,7 @@ def test_one_that_is_refused_spoils_no_other_and_leaves_nothing(project, worker)
     beats = dict.fromkeys(
         [ahead, gone, other, "rtl_none", fine], HeartbeatUpdate(phase="executing", progress={"percent": 2.0})
     )
-    answers = batch_calls.renew_many(beats, worker=worker)
+    answers = batch_calls.renew_many(batch_calls.messages_of(worker, beats))
     assert [type(answer) for answer in answers.values()] == [
         InvalidTransition, StaleLease, StaleLease, StaleLease, heartbeat.HeartbeatResult,
     ]  # fmt: skip
@@ -159,9 +162,11 @@ def test_one_that_is_refused_spoils_no_other_and_leaves_nothing(project, worker)
 def test_a_refusal_takes_back_the_acknowledgement_that_it_implied(project, worker):
     """An unknown phase is refused after the lease was extended."""
     granted, fine = held(worker, project, 2)
-    answers = batch_calls.complete_many({granted: CompleteMessage(None), fine: CompleteMessage("run_1")}, worker=worker)
+    answers = batch_calls.complete_many(
+        batch_calls.messages_of(worker, {granted: CompleteMessage(None), fine: CompleteMessage("run_1")})
+    )
     assert isinstance(answers[granted], Invalid)
-    wrong_way = batch_calls.renew_many({granted: HeartbeatUpdate(phase="nowhere")}, worker=worker)
+    wrong_way = batch_calls.renew_many(batch_calls.messages_of(worker, {granted: HeartbeatUpdate(phase="nowhere")}))
     assert isinstance(wrong_way[granted], InvalidTransition)
     lease = Lease.objects.get(lease_ulid=granted)
     assert (lease.state, lease.acknowledged_at, lease.job.state) == ("granted", None, JobState.LEASED)
@@ -173,7 +178,9 @@ def test_of_two_leases_on_one_job_neither_sees_what_was_taken_back(project, work
     job_end.complete(lease_ulid=done, worker=worker, ingest_run_id="run_0")
     heartbeat.release(lease_ulid=old, worker=worker)
     (new,) = [one.lease.lease_ulid for one in claim_many(worker, 1)]
-    answers = batch_calls.complete_many({new: CompleteMessage("run_0"), old: CompleteMessage("run_1")}, worker=worker)
+    answers = batch_calls.complete_many(
+        batch_calls.messages_of(worker, {new: CompleteMessage("run_0"), old: CompleteMessage("run_1")})
+    )
     assert isinstance(answers[new], Conflict), "the run is another job's, which is seen after the lease was heard"
     assert isinstance(answers[old], Conflict)
     assert answers[old].facts["job_status"] == "queued", "not running: the acknowledgement was taken back"
@@ -182,10 +189,12 @@ def test_of_two_leases_on_one_job_neither_sees_what_was_taken_back(project, work
 def test_at_its_expiry_a_lease_is_dead_for_this_call_too(project, worker):
     leases = held(worker, project, 2, acknowledge=False)
     ends = Lease.objects.get(lease_ulid=leases[0]).expires_at
-    answers = batch_calls.renew_many(dict.fromkeys(leases, HeartbeatUpdate()), worker=worker, now=ends)
+    answers = batch_calls.renew_many(
+        batch_calls.messages_of(worker, dict.fromkeys(leases, HeartbeatUpdate())), now=ends
+    )
     assert {answer.facts["reason"] for answer in answers.values()} == {"lease_expired"}
     fine = batch_calls.renew_many(
-        dict.fromkeys(leases, HeartbeatUpdate()), worker=worker, now=ends - timedelta(seconds=1)
+        batch_calls.messages_of(worker, dict.fromkeys(leases, HeartbeatUpdate())), now=ends - timedelta(seconds=1)
     )
     assert all(one.lease.expires_at > ends for one in fine.values())
 
@@ -193,16 +202,20 @@ def test_at_its_expiry_a_lease_is_dead_for_this_call_too(project, worker):
 def test_the_same_final_messages_again_are_answered_the_same_and_others_are_conflicts(project, worker):
     leases = held(worker, project, 2)
     runs = {leases[0]: CompleteMessage("run_0"), leases[1]: CompleteMessage("run_1")}
-    first = batch_calls.complete_many(runs, worker=worker)
+    first = batch_calls.complete_many(batch_calls.messages_of(worker, runs))
     result = [kinds(name) for name in leases]
-    again = batch_calls.complete_many(runs, worker=worker, now=after(first[leases[0]].finished_at, 4000))
+    again = batch_calls.complete_many(
+        batch_calls.messages_of(worker, runs), now=after(first[leases[0]].finished_at, 4000)
+    )
     assert {job.state for job in again.values()} == {JobState.SUCCEEDED}
     other = batch_calls.complete_many(
-        {leases[0]: CompleteMessage("run_2"), leases[1]: CompleteMessage("run_1")}, worker=worker
+        batch_calls.messages_of(worker, {leases[0]: CompleteMessage("run_2"), leases[1]: CompleteMessage("run_1")})
     )
     assert isinstance(other[leases[0]], Conflict)
     assert not isinstance(other[leases[1]], LifecycleError)
-    failed = batch_calls.fail_many({leases[0]: FailMessage(FailureReason.WORKER_ERROR)}, worker=worker)
+    failed = batch_calls.fail_many(
+        batch_calls.messages_of(worker, {leases[0]: FailMessage(FailureReason.WORKER_ERROR)})
+    )
     assert isinstance(failed[leases[0]], Conflict)
     assert [kinds(name) for name in leases] == result
 
@@ -211,10 +224,10 @@ def test_one_run_is_one_jobs_also_within_a_call(project, worker):
     leases = held(worker, project, 3)
     job_end.complete(lease_ulid=leases[0], worker=worker, ingest_run_id="run_0")
     runs = {leases[1]: CompleteMessage("run_0"), leases[2]: CompleteMessage("run_1")}
-    answers = batch_calls.complete_many(runs, worker=worker)
+    answers = batch_calls.complete_many(batch_calls.messages_of(worker, runs))
     assert isinstance(answers[leases[1]], Conflict)
     more = held(worker, project, 2)
-    answers = batch_calls.complete_many(dict.fromkeys(more, CompleteMessage("run_2")), worker=worker)
+    answers = batch_calls.complete_many(batch_calls.messages_of(worker, dict.fromkeys(more, CompleteMessage("run_2"))))
     assert answers[more[0]].state == JobState.SUCCEEDED
     assert isinstance(answers[more[1]], Conflict)
 
@@ -228,7 +241,7 @@ def test_failures_bring_their_retries_their_runs_and_their_explanations(project,
         unsent: FailMessage(FailureReason.UPLOAD_FAILED, unsent_run={"a": 1}),
         steps: FailMessage(FailureReason.COMMAND_FAILED, message="tests failed", exit_code=1),
     }
-    answers = batch_calls.fail_many(words, worker=worker)
+    answers = batch_calls.fail_many(batch_calls.messages_of(worker, words))
     assert {job.state for job in answers.values()} == {JobState.FAILED}
     retry = Job.objects.get(retry_of_job_ulid=answers[lost].job_ulid)
     assert (retry.state, retry.attempt, retry.lane_id) == (JobState.QUEUED, 2, answers[lost].lane_id)
@@ -241,7 +254,7 @@ def test_a_cancel_that_was_asked_for_counts_here_too(project, worker):
     asked, free = held(worker, project, 2, acknowledge=False)
     cancellation.cancel(job_ulid=job_of(asked).job_ulid, actor=ALICE, deadline_seconds=30)
     answers = batch_calls.fail_many(
-        dict.fromkeys([asked, free], FailMessage(FailureReason.WORKER_SHUTDOWN)), worker=worker
+        batch_calls.messages_of(worker, dict.fromkeys([asked, free], FailMessage(FailureReason.WORKER_SHUTDOWN)))
     )
     assert [answers[name].state for name in (asked, free)] == [JobState.CANCELED, JobState.FAILED]
 
@@ -251,7 +264,7 @@ def test_those_that_wait_for_the_ended_ones_go_on(project, worker):
     last = submitted(project, depends_on=(first, second))
     claims = claim_many(worker, 2)
     words = {one.lease.lease_ulid: CompleteMessage(f"run_{one.job.pk}") for one in claims}
-    batch_calls.complete_many(words, worker=worker)
+    batch_calls.complete_many(batch_calls.messages_of(worker, words))
     assert Job.objects.get(pk=last.pk).state == JobState.QUEUED
     assert not EndedDependency.objects.exists()
 
@@ -332,14 +345,16 @@ def test_no_statement_is_made_for_each_job(project, worker, number):
     claims = claim_many(worker, 0)  # notes what the worker offers
     counts["claim"] = counted(lambda: claims.extend(claim_many(worker, number)))
     leases = [one.lease.lease_ulid for one in claims]
-    counts["acknowledge"] = counted(lambda: batch_calls.acknowledge_many(dict.fromkeys(leases), worker=worker))
+    counts["acknowledge"] = counted(
+        lambda: batch_calls.acknowledge_many(batch_calls.messages_of(worker, dict.fromkeys(leases)))
+    )
     beats = dict.fromkeys(leases, HeartbeatUpdate(phase="executing"))
-    counts["renew"] = counted(lambda: batch_calls.renew_many(beats, worker=worker))
+    counts["renew"] = counted(lambda: batch_calls.renew_many(batch_calls.messages_of(worker, beats)))
     words = {name: CompleteMessage(f"run_{name}") for name in leases}
-    counts["complete"] = counted(lambda: batch_calls.complete_many(words, worker=worker))
+    counts["complete"] = counted(lambda: batch_calls.complete_many(batch_calls.messages_of(worker, words)))
     lost = [one.lease.lease_ulid for one in claim_many(worker, number)]
     shutdown = dict.fromkeys(lost, FailMessage(FailureReason.WORKER_SHUTDOWN))
-    counts["fail"] = counted(lambda: batch_calls.fail_many(shutdown, worker=worker))
+    counts["fail"] = counted(lambda: batch_calls.fail_many(batch_calls.messages_of(worker, shutdown)))
     assert len(leases) == len(lost) == number
     assert counts == STATEMENTS
 
@@ -360,8 +375,8 @@ def test_calls_for_many_and_single_verbs_in_opposite_order_have_one_winner_each(
         return _said(lambda: heartbeat.release(lease_ulid=name, worker=worker))
 
     answers = together(
-        lambda: batch_calls.complete_many(completed, worker=worker),
-        lambda: batch_calls.fail_many(failed, worker=worker),
+        lambda: batch_calls.complete_many(batch_calls.messages_of(worker, completed)),
+        lambda: batch_calls.fail_many(batch_calls.messages_of(worker, failed)),
         lambda: {name: release(name) for name in reversed(leases)},
     )
     assert all(isinstance(answer, dict) for answer in answers), answers

@@ -100,7 +100,7 @@ class TestOpening:
             submitted(project)
         leases = [claimed(worker).lease.lease_ulid for _ in range(3)]
         message = job_end.FailMessage(FailureReason.WORKER_ERROR)
-        batch_calls.fail_many(dict.fromkeys(leases, message), worker=worker)
+        batch_calls.fail_many(batch_calls.messages_of(worker, dict.fromkeys(leases, message)))
         assert Incident.objects.count() == 3
 
     def test_a_repeated_message_opens_no_second_one(self):

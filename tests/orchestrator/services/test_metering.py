@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from leases.errors import StaleLease
 from orchestrator.audit.runner import run_audit
 from orchestrator.services import batch_calls, cancellation, expiry, heartbeat, job_end, worker_state
-from orchestrator.services.batch_calls import WorkerHeartbeat
+from orchestrator.services.batch_calls import WorkerMessage
 from orchestrator.services.heartbeat import HeartbeatUpdate
 from orchestrator.services.metering import MAX_MINUTES, billed_minutes
 from runtime_jobs.models import Job, Organization, UsageRecord
@@ -142,16 +142,16 @@ def test_heartbeats_of_many_jobs_in_one_call_bill_each(start):
     workers = {claim.lease.worker for claim in claims}
     for worker in workers:
         updates = {c.lease.lease_ulid: HeartbeatUpdate() for c in claims if c.lease.worker == worker}
-        batch_calls.renew_many(updates, worker=worker, now=start + timedelta(seconds=61))
+        batch_calls.renew_many(batch_calls.messages_of(worker, updates), now=start + timedelta(seconds=61))
     assert ledger() == [(2, 2), (2, 2)]
     agree()
 
 
 def test_heartbeats_of_many_workers_in_one_call_bill_each(start):
     claims = [begin(start), begin(start)]
-    beats = {claim.lease.lease_ulid: WorkerHeartbeat(claim.lease.worker) for claim in claims}
+    beats = {claim.lease.lease_ulid: WorkerMessage(claim.lease.worker, HeartbeatUpdate()) for claim in claims}
     for second in (61, 62):
-        batch_calls.renew_across_workers(beats, now=start + timedelta(seconds=second))
+        batch_calls.renew_many(beats, now=start + timedelta(seconds=second))
     assert ledger() == [(2, 2), (2, 2)]
     agree()
 

@@ -25,7 +25,7 @@ from orchestrator.services import (
     worker_state,
 )
 from orchestrator.services import retries as service_retries
-from orchestrator.services.batch_calls import WorkerHeartbeat
+from orchestrator.services.batch_calls import WorkerMessage
 from orchestrator.services.batches import BatchState, state_of
 from orchestrator.services.claim_next import ClaimRequest
 from orchestrator.services.heartbeat import HeartbeatUpdate
@@ -374,7 +374,7 @@ LATE_RESULTS = {
         job_ulid=claim.job.job_ulid, worker=claim.lease.worker, now=now
     ),
     "complete_many": lambda claim, now: batch_calls.complete_many(
-        {claim.lease.lease_ulid: CompleteMessage()}, worker=claim.lease.worker, now=now
+        batch_calls.messages_of(claim.lease.worker, {claim.lease.lease_ulid: CompleteMessage()}), now=now
     )[claim.lease.lease_ulid],
 }
 
@@ -593,8 +593,12 @@ def test_among_many_heartbeats_one_past_the_limit_ends_its_job(db):
     now = first.lease.leased_at
     names = [first.lease.lease_ulid, second.lease.lease_ulid]
     for beat in range(0, 400, 100):
-        answers = batch_calls.renew_many(dict.fromkeys(names, HeartbeatUpdate()), worker=worker, now=after(now, beat))
-    answers = batch_calls.renew_many(dict.fromkeys(names, HeartbeatUpdate()), worker=worker, now=after(now, 361))
+        answers = batch_calls.renew_many(
+            batch_calls.messages_of(worker, dict.fromkeys(names, HeartbeatUpdate())), now=after(now, beat)
+        )
+    answers = batch_calls.renew_many(
+        batch_calls.messages_of(worker, dict.fromkeys(names, HeartbeatUpdate())), now=after(now, 361)
+    )
     assert isinstance(answers[names[0]], StaleLease)
     assert answers[names[1]].lease.expires_at == after(now, 361 + 120)
     assert row(first.lease).failure_reason == FailureReason.TIMED_OUT
@@ -607,9 +611,9 @@ def test_heartbeats_of_several_workers_are_one_read_and_one_write(db, django_ass
         late_job(project)
         claims.append(claimed(WorkerFactory(), job_types=STEPS))
     now = after(claims[-1].lease.leased_at, 5)
-    beats = {claim.lease.lease_ulid: WorkerHeartbeat(claim.lease.worker) for claim in claims}
+    beats = {claim.lease.lease_ulid: WorkerMessage(claim.lease.worker, HeartbeatUpdate()) for claim in claims}
     with django_assert_num_queries(4):  # the test's transaction adds a savepoint to the write
-        answers = batch_calls.renew_across_workers(beats, now=now)
+        answers = batch_calls.renew_many(beats, now=now)
     assert {answer.lease.expires_at for answer in answers.values()} == {after(now, 120)}
     assert list(answers) == list(beats)
 
@@ -623,12 +627,12 @@ def test_heartbeats_of_several_workers_count_for_their_own_leases_only(db):
     own, lent, borrowed = claims
     now = after(own.lease.leased_at, 60)
     beats = {
-        own.lease.lease_ulid: WorkerHeartbeat(own.lease.worker, HeartbeatUpdate(reached="executing")),
-        lent.lease.lease_ulid: WorkerHeartbeat(borrowed.lease.worker),
-        borrowed.lease.lease_ulid: WorkerHeartbeat(lent.lease.worker),
-        "rtl_none": WorkerHeartbeat(lent.lease.worker),
+        own.lease.lease_ulid: WorkerMessage(own.lease.worker, HeartbeatUpdate(reached="executing")),
+        lent.lease.lease_ulid: WorkerMessage(borrowed.lease.worker, HeartbeatUpdate()),
+        borrowed.lease.lease_ulid: WorkerMessage(lent.lease.worker, HeartbeatUpdate()),
+        "rtl_none": WorkerMessage(lent.lease.worker, HeartbeatUpdate()),
     }
-    answers = batch_calls.renew_across_workers(beats, now=now)
+    answers = batch_calls.renew_many(beats, now=now)
     refused = {name for name, answer in answers.items() if isinstance(answer, StaleLease)}
     assert refused == set(beats) - {own.lease.lease_ulid}
     assert row(own.lease).state == JobState.EXECUTING
@@ -652,15 +656,15 @@ def test_a_heartbeat_that_needs_a_transaction_repeats_no_other(db, monkeypatch):
     repeated: list[list[str]] = []
     original = unit_of_work._run_in_transaction
 
-    def recorded(retries, function, /, messages, **kwargs):
+    def recorded(retries, function, /, decider, messages, *args, **kwargs):
         repeated.append(list(messages))
-        return original(retries, function, messages, **kwargs)
+        return original(retries, function, decider, messages, *args, **kwargs)
 
     monkeypatch.setattr(unit_of_work, "_run_in_transaction", recorded)
-    beats = {claim.lease.lease_ulid: WorkerHeartbeat(claim.lease.worker) for claim in claims}
-    beats[phase.lease.lease_ulid] = WorkerHeartbeat(phase.lease.worker, HeartbeatUpdate(reached="executing"))
+    beats = {claim.lease.lease_ulid: WorkerMessage(claim.lease.worker, HeartbeatUpdate()) for claim in claims}
+    beats[phase.lease.lease_ulid] = WorkerMessage(phase.lease.worker, HeartbeatUpdate(reached="executing"))
     now = after(began, 400)
-    answers = batch_calls.renew_across_workers(beats, now=now)
+    answers = batch_calls.renew_many(beats, now=now)
     assert list(answers) == list(beats)
     assert repeated == [[metered.lease.lease_ulid, ended.lease.lease_ulid]]
     refused = {name for name, answer in answers.items() if isinstance(answer, StaleLease)}
@@ -677,10 +681,10 @@ def test_a_refused_heartbeat_of_one_worker_leaves_no_change_beside_others(db):
     first = claimed(WorkerFactory(), job_types=STEPS, acknowledge=True)
     second = claimed(WorkerFactory(), job_types=STEPS, acknowledge=True)
     beats = {
-        first.lease.lease_ulid: WorkerHeartbeat(first.lease.worker, HeartbeatUpdate(phase="nowhere")),
-        second.lease.lease_ulid: WorkerHeartbeat(second.lease.worker),
+        first.lease.lease_ulid: WorkerMessage(first.lease.worker, HeartbeatUpdate(phase="nowhere")),
+        second.lease.lease_ulid: WorkerMessage(second.lease.worker, HeartbeatUpdate()),
     }
-    refusal, renewed = batch_calls.renew_across_workers(beats).values()
+    refusal, renewed = batch_calls.renew_many(beats).values()
     assert isinstance(refusal, InvalidTransition)
     assert Lease.objects.get(pk=first.lease.pk).state == LeaseState.GRANTED
     assert (renewed.lease.state, row(second.lease).state) == (LeaseState.ACTIVE, JobState.STARTING)

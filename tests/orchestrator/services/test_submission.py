@@ -284,7 +284,7 @@ def test_an_upload_that_fails_again_does_not_refuse_the_other_failures_of_its_ca
     other = claimed(resending.lease.worker)
     run = FailMessage(FailureReason.UPLOAD_FAILED, unsent_run={"number": 1})
     results = batch_calls.fail_many(
-        {resending.lease.lease_ulid: run, other.lease.lease_ulid: run}, worker=resending.lease.worker
+        batch_calls.messages_of(resending.lease.worker, {resending.lease.lease_ulid: run, other.lease.lease_ulid: run})
     )
     assert [job.state for job in results.values()] == [JobState.FAILED, JobState.FAILED]
     assert set(UnsentRun.objects.values_list("job_id", flat=True)) >= {resending.job.job_ulid, other.job.job_ulid}

@@ -68,7 +68,7 @@ def test_an_entry_that_is_refused_leaves_no_artifact(settings):
         lease.lease_ulid: CompleteMessage("run_1", artifacts=(ArtifactRef("log", f"https://x/{lease.pk}"),))
         for lease in leases
     }
-    answers = batch_calls.complete_many(words, worker=worker)
+    answers = batch_calls.complete_many(batch_calls.messages_of(worker, words))
     kept, refused = (answers[lease.lease_ulid] for lease in leases)
     assert isinstance(refused, Conflict)
     assert list(Artifact.objects.values_list("job_id", flat=True)) == [kept.job_ulid]
@@ -87,7 +87,7 @@ def test_a_refusal_after_an_immediate_write_undoes_the_whole_call(monkeypatch):
 
     monkeypatch.setattr(batch_calls, "apply_success", writes_and_refuses)
     with pytest.raises(RuntimeError, match="Refused after it was written: UPDATE"):
-        batch_calls.complete_many({lease.lease_ulid: CompleteMessage("run_1")}, worker=lease.worker)
+        batch_calls.complete_many(batch_calls.messages_of(lease.worker, {lease.lease_ulid: CompleteMessage("run_1")}))
 
 
 @pytest.mark.django_db

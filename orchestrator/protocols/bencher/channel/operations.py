@@ -21,7 +21,8 @@ from orchestrator.protocols.bencher.states import BencherStatus, job_status
 from orchestrator.results.outputs import encode_output
 from orchestrator.results.processing import store_output
 from orchestrator.services import batch_calls, cancellation, expiry, heartbeat, job_end, late_results
-from orchestrator.services.batch_calls import WorkerHeartbeat
+from orchestrator.services.batch_calls import WorkerMessage
+from orchestrator.services.heartbeat import HeartbeatUpdate
 from orchestrator.services.transitions import MAX_MESSAGE_LENGTH
 from runtime_jobs.control_characters import escape_controls
 from runtime_jobs.db_functions import ClockTimestamp
@@ -105,8 +106,8 @@ def renew_leases(jobs: list[LeasedJob]) -> dict[str, Reply]:
         The replies by the ids of leases.
     """
     refs = {ref.lease_ulid: ref for ref in map(_ref_of, jobs)}
-    heartbeats = {lease_ulid: WorkerHeartbeat(ref.worker) for lease_ulid, ref in refs.items()}
-    results = batch_calls.renew_across_workers(heartbeats)
+    heartbeats = {lease_ulid: WorkerMessage(ref.worker, HeartbeatUpdate()) for lease_ulid, ref in refs.items()}
+    results = batch_calls.renew_many(heartbeats)
     replies: dict[str, Reply] = {}
     changed: list[str] = []
     for lease_ulid in refs:

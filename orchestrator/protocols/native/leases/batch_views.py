@@ -21,6 +21,7 @@ from orchestrator.protocols.native.leases import openapi, serializers, wire
 from orchestrator.protocols.native.leases.views import WorkerViewSet, complete_arguments, fail_arguments
 from orchestrator.protocols.native.serializers import EmptyBody
 from orchestrator.services import batch_calls
+from orchestrator.services.batch_calls import messages_of
 from orchestrator.services.heartbeat import HeartbeatResult, HeartbeatUpdate
 from orchestrator.services.job_end import CompleteMessage, FailMessage
 from runtime_jobs.errors import LifecycleError
@@ -32,10 +33,8 @@ R = TypeVar("R")
 def acknowledge_batch(call: ApiCall) -> ApiAnswer:
     """Acknowledge new leases."""
     batch = LeaseBatch.read(EmptyBody, call)
-    results = batch_calls.acknowledge_many(
-        dict.fromkeys(batch.messages), worker=worker_of(call), session=worker_session(call)
-    )
-    return batch.answer(results, wire.serialize_status)
+    messages = messages_of(worker_of(call), dict.fromkeys(batch.messages), session=worker_session(call))
+    return batch.answer(batch_calls.acknowledge_many(messages), wire.serialize_status)
 
 
 def heartbeat_batch(call: ApiCall) -> ApiAnswer:
@@ -45,8 +44,8 @@ def heartbeat_batch(call: ApiCall) -> ApiAnswer:
         lease_id: HeartbeatUpdate(phase=message["phase"], progress=message["progress"])
         for lease_id, message in batch.messages.items()
     }
-    results = batch_calls.renew_many(updates, worker=worker_of(call), session=worker_session(call))
-    return batch.answer(results, _serialize_heartbeat)
+    messages = messages_of(worker_of(call), updates, session=worker_session(call))
+    return batch.answer(batch_calls.renew_many(messages), _serialize_heartbeat)
 
 
 def complete_batch(call: ApiCall) -> ApiAnswer:
@@ -56,20 +55,20 @@ def complete_batch(call: ApiCall) -> ApiAnswer:
     run_ids = {lease_id: run_id for lease_id, run_id in run_ids.items() if run_id is not None}
     if run_ids and not settings.INGEST_URL:
         batch.reject(refused_runs(run_ids, worker=worker_of(call)))
-    messages = {
+    contents = {
         lease_id: CompleteMessage(**complete_arguments(message["result"]))
         for lease_id, message in batch.messages.items()
     }
-    return batch.answer(batch_calls.complete_many(messages, worker=worker_of(call)), wire.serialize_status)
+    return batch.answer(batch_calls.complete_many(messages_of(worker_of(call), contents)), wire.serialize_status)
 
 
 def fail_batch(call: ApiCall) -> ApiAnswer:
     """End jobs as `failed`."""
     batch = LeaseBatch.read(serializers.FailEntryInput, call)
-    messages = {
+    contents = {
         lease_id: FailMessage(**fail_arguments(message["result"])) for lease_id, message in batch.messages.items()
     }
-    return batch.answer(batch_calls.fail_many(messages, worker=worker_of(call)), wire.serialize_status)
+    return batch.answer(batch_calls.fail_many(messages_of(worker_of(call), contents)), wire.serialize_status)
 
 
 class LeaseBatchViewSet(WorkerViewSet):
