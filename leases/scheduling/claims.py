@@ -55,6 +55,7 @@ class ClaimedRow:
     job: Job | None
     lease: Lease | None
     outcome: Annotated[str, Sql("c.outcome")]
+    claimant: Annotated[str | None, Sql("c.claimant")]
 
 
 @dataclass(frozen=True)
@@ -64,19 +65,82 @@ class ClaimResult:
     Attributes:
         leases: The new leases with their jobs, in the order in which they were claimed.
         again: Whether the claim was inconclusive: nothing was found, and nothing shows that no job waits.
+        is_replaced: Whether a newer process of the worker has replaced the session.
     """
 
     leases: Sequence[Lease]
     again: bool = False
+    is_replaced: bool = False
+
+
+@dataclass(frozen=True)
+class Claimant:
+    """A worker that claims.
+
+    Attributes:
+        worker: The worker.
+        session: The ULID of its process, or empty.
+        lease_ulid: The id of the lease, for a claim of one job. None for a new id.
+    """
+
+    worker: Worker
+    session: str = ""
+    lease_ulid: str | None = None
 
 
 _CLAIM = PreparedQuery(
     ClaimedRow,
     "CROSS JOIN LATERAL (SELECT (c.lease).*) lease",
-    source="claim(%s, %s, %s, %s::text[], %s::text[], %s, %s::text[], %s, %s, %s::text[], %s::text[], "
-    "%s::timestamptz) c CROSS JOIN LATERAL (SELECT (c.job).*) t",
+    source="claim(%s::bigint[], %s::text[], %s, %s::text[], %s::text[], %s, %s::text[], %s, %s, %s::text[], "
+    "%s::text[], %s::timestamptz) c CROSS JOIN LATERAL (SELECT (c.job).*) t",
     without=UNREAD_JOB_FIELDS,
 )
+
+
+def claim_for_each(
+    claimants: Sequence[Claimant],
+    offer: Offer,
+    *,
+    limit: int,
+    acknowledge: bool,
+    now: datetime | None = None,
+) -> list[ClaimResult]:
+    """Lease up to `limit` of the next jobs for this offer to each of several workers, by one statement.
+
+    Args:
+        claimants: The workers, each once. Their rows are locked until the transaction ends.
+        offer: The offer of all of them, which is stored if it changed.
+        limit: The maximum number of jobs of a worker; 0 stores sessions and offers only.
+        acknowledge: Whether the leases are only granted until the workers acknowledge them.
+        now: Timestamp of the leases; by default the time of the database.
+
+    Returns:
+        A result for each worker.
+    """
+    number = limit * len(claimants)
+    chosen = [claimant.lease_ulid for claimant in claimants if claimant.lease_ulid is not None]
+    rows = _CLAIM.all(
+        [claimant.worker.pk for claimant in claimants],
+        [claimant.session for claimant in claimants],
+        *_offer_values(offer),
+        limit,
+        acknowledge,
+        chosen or new_ids("rtl", number),
+        new_ids("evt", 2 * number),
+        now,
+    )
+    workers = {claimant.worker.worker_id: claimant.worker for claimant in claimants}
+    leases: dict[str, list[Lease]] = {name: [] for name in workers}
+    for row in rows:
+        if row.job is not None and row.lease is not None:
+            row.lease.job, row.lease.worker = row.job, workers[row.lease.worker_id]
+            leases[row.lease.worker_id].append(row.lease)
+    replaced = {row.claimant for row in rows if row.outcome == "replaced"}
+    again = any(row.outcome == "again" for row in rows)
+    return [
+        ClaimResult(found, again=again and not found and name not in replaced, is_replaced=name in replaced)
+        for name, found in leases.items()
+    ]
 
 
 def claim_jobs(
@@ -89,41 +153,20 @@ def claim_jobs(
     lease_ulid: str | None = None,
     now: datetime | None = None,
 ) -> ClaimResult:
-    """Lease up to `limit` of the next jobs for this offer to the worker, by one statement.
-
-    Args:
-        worker: The worker. Its row is locked until the transaction ends.
-        offer: The offer, which is stored if it changed.
-        limit: The maximum number of jobs; 0 stores session and offer only.
-        acknowledge: Whether the leases are only granted until the worker acknowledges them.
-        session: The ULID of the worker's process, or empty.
-        lease_ulid: The id of the lease, for a claim of one job; by default a new id.
-        now: Timestamp of the leases; by default the time of the database.
+    """Lease up to `limit` of the next jobs for this offer to one worker; see `claim_for_each` and `Claimant`.
 
     Raises:
         StaleLease: A newer process of the worker has replaced this session.
     """
-    rows = _CLAIM.all(
-        *_offer_values(worker, offer, session),
-        limit,
-        acknowledge,
-        new_ids("rtl", limit) if lease_ulid is None else [lease_ulid],
-        new_ids("evt", 2 * limit),
-        now,
-    )
-    leases = []
-    for row in rows:
-        if row.outcome == "replaced":
-            raise StaleLease("lease_ended")
-        if row.job is not None and row.lease is not None:
-            row.lease.job, row.lease.worker = row.job, worker
-            leases.append(row.lease)
-    return ClaimResult(leases, again=any(row.outcome == "again" for row in rows))
+    claimant = Claimant(worker, session, lease_ulid)
+    (result,) = claim_for_each([claimant], offer, limit=limit, acknowledge=acknowledge, now=now)
+    if result.is_replaced:
+        raise StaleLease("lease_ended")
+    return result
 
 
-def _offer_values(worker: Worker, offer: Offer, session: str) -> list[Any]:
-    offered = [sorted(offer.job_types), sorted(offer.offers), offer.isolation, offer.isolations]
-    return [worker.pk, session, offer.pool, *offered]
+def _offer_values(offer: Offer) -> list[Any]:
+    return [offer.pool, sorted(offer.job_types), sorted(offer.offers), offer.isolation, offer.isolations]
 
 
 @dataclass
@@ -154,7 +197,7 @@ class AttachedClaim:
     def values(self) -> list[Any]:
         """Return the arguments of `write_and_claim` after those of `write_changes`."""
         claim = [self.acknowledge, self.lease_ulid, new_ids("evt", 2), self.now]
-        return [*_offer_values(self.worker, self.offer, self.session), *claim]
+        return [self.worker.pk, self.session, *_offer_values(self.offer), *claim]
 
     def receive(self, outcome: str | None, job: Job | None, lease: Lease | None) -> None:
         """Keep the result of the claim."""

@@ -1,4 +1,4 @@
--- The claim: one statement locks the worker, chooses lanes, takes jobs, writes leases and events, and records what turned
+-- The claim: one statement locks the workers, chooses lanes, takes jobs, writes leases and events, and records what turned
 -- out to be empty or full (claim). It is the only implementation of a claim. The claims of all workers run it at the
 -- same time.
 --
@@ -158,50 +158,56 @@ BEGIN
     END LOOP;
 END $$;
 
--- Leases the jobs, which the caller has locked, to a worker: leases, events and the jobs themselves, each written once.
--- Rows: in the order of p_jobs. Arguments: those of claim. A function of its own costs a claim nothing that was measured:
--- 1.13 ms of a processor with the statement in the claim, and here, in turns.
+-- Leases the jobs, which the caller has locked, to workers: leases, events and the jobs themselves, each written once.
+-- p_slots: the slot of each job, see claim. p_names: the workers by their place. Other arguments: those of claim.
+-- Rows: in the order of p_jobs. A function of its own costs a claim nothing that was measured: 1.13 ms of a processor
+-- with the statement in the claim, and here, in turns.
 CREATE OR REPLACE FUNCTION lease_jobs(
-    p_jobs bigint[], p_worker_id text, p_session text, p_acknowledge boolean, p_lease_ids text[], p_event_ids text[],
-    p_now timestamptz
+    p_jobs bigint[], p_slots integer[], p_names text[], p_sessions text[], p_max_jobs integer, p_acknowledge boolean,
+    p_lease_ids text[], p_event_ids text[], p_now timestamptz
 ) RETURNS TABLE (lease runtime_worker_leases, job runtime_jobs) LANGUAGE plpgsql AS $$
 BEGIN
     p_now := coalesce(p_now, clock_timestamp());
     RETURN QUERY
-    WITH taken AS MATERIALIZED (
-        SELECT given.position, j.id, j.job_ulid, j.org_slug, j.job_type, j.correlation_id, j.pool, j.event_seq,
-               j.event_head, j.fence + 1 AS fence, j.lease_ttl_seconds, j.heartbeat_interval_seconds,
+    WITH given AS MATERIALIZED (
+        SELECT assigned.id, assigned.slot, assigned.position, p_lease_ids[assigned.slot] AS lease_ulid,
+               p_event_ids[2 * assigned.slot - 1] AS leased_ulid, p_event_ids[2 * assigned.slot] AS started_ulid,
+               p_names[(assigned.slot - 1) / p_max_jobs + 1] AS worker_id,
+               p_sessions[(assigned.slot - 1) / p_max_jobs + 1] AS session
+          FROM unnest(p_jobs, p_slots) WITH ORDINALITY AS assigned(id, slot, position)
+    ), taken AS MATERIALIZED (
+        SELECT given.position, given.lease_ulid, given.worker_id, given.session, given.leased_ulid, given.started_ulid,
+               j.id, j.job_ulid, j.org_slug, j.job_type, j.correlation_id, j.pool, j.event_seq, j.event_head, j.fence + 1 AS fence, j.lease_ttl_seconds, j.heartbeat_interval_seconds,
                j.acknowledge_within_seconds,
-               p_event_ids[2 * given.position - 1] AS leased_ulid, p_event_ids[2 * given.position] AS started_ulid,
                event_hash(
-                   p_event_ids[2 * given.position - 1], j.job_ulid, j.event_seq + 1, 'job.leased', 'worker',
-                   p_worker_id, '{}', p_now, j.org_slug, j.job_type, j.correlation_id, p_worker_id,
+                   given.leased_ulid, j.job_ulid, j.event_seq + 1, 'job.leased', 'worker',
+                   given.worker_id, '{}', p_now, j.org_slug, j.job_type, j.correlation_id, given.worker_id,
                    'queued', 'leased', j.fence + 1, j.event_head) AS leased_hash
-          FROM unnest(p_jobs) WITH ORDINALITY AS given(id, position) JOIN runtime_jobs j ON j.id = given.id
+          FROM given JOIN runtime_jobs j ON j.id = given.id
     ), chained AS MATERIALIZED (
         SELECT taken.*, CASE WHEN p_acknowledge THEN leased_hash ELSE event_hash(
                    started_ulid, job_ulid, event_seq + 2, 'job.started', 'worker',
-                   p_worker_id, '{}', p_now, org_slug, job_type, correlation_id, p_worker_id,
+                   worker_id, '{}', p_now, org_slug, job_type, correlation_id, worker_id,
                    'leased', 'starting', fence, leased_hash) END AS newest_hash
           FROM taken
     ), recorded AS (
         INSERT INTO runtime_job_events (
             event_ulid, job_ulid, seq, event_type, actor_kind, actor_id, payload_json, created_at, org_slug, job_type,
             correlation_id, worker_id, from_state, to_state, fence, prev_hash, hash)
-        SELECT leased_ulid, job_ulid, event_seq + 1, 'job.leased', 'worker', p_worker_id, '{}'::jsonb, p_now,
-               org_slug, job_type, correlation_id, p_worker_id, 'queued', 'leased', fence, event_head, leased_hash
+        SELECT leased_ulid, job_ulid, event_seq + 1, 'job.leased', 'worker', worker_id, '{}'::jsonb, p_now,
+               org_slug, job_type, correlation_id, worker_id, 'queued', 'leased', fence, event_head, leased_hash
           FROM chained
          UNION ALL
-        SELECT started_ulid, job_ulid, event_seq + 2, 'job.started', 'worker', p_worker_id, '{}'::jsonb, p_now,
-               org_slug, job_type, correlation_id, p_worker_id, 'leased', 'starting', fence, leased_hash,
+        SELECT started_ulid, job_ulid, event_seq + 2, 'job.started', 'worker', worker_id, '{}'::jsonb, p_now,
+               org_slug, job_type, correlation_id, worker_id, 'leased', 'starting', fence, leased_hash,
                newest_hash
           FROM chained WHERE NOT p_acknowledge
     ), leased AS (
         INSERT INTO runtime_worker_leases (
             lease_ulid, job_ulid, worker_id, pool, state, fence, session, ttl_seconds, heartbeat_interval_seconds,
             acknowledge_within_seconds, leased_at, acknowledged_at, last_heartbeat_at, expires_at)
-        SELECT p_lease_ids[position], job_ulid, p_worker_id, pool,
-               CASE WHEN p_acknowledge THEN 'granted' ELSE 'active' END, fence, p_session, lease_ttl_seconds,
+        SELECT lease_ulid, job_ulid, worker_id, pool,
+               CASE WHEN p_acknowledge THEN 'granted' ELSE 'active' END, fence, session, lease_ttl_seconds,
                heartbeat_interval_seconds, acknowledge_within_seconds, p_now,
                CASE WHEN NOT p_acknowledge THEN p_now END, CASE WHEN NOT p_acknowledge THEN p_now END,
                p_now + interval '1 second'
@@ -214,39 +220,79 @@ BEGIN
                phase_at = p_now, started_at = CASE WHEN NOT p_acknowledge THEN p_now END, updated_at = p_now,
                event_seq = j.event_seq + CASE WHEN p_acknowledge THEN 1 ELSE 2 END, event_head = chained.newest_hash
           FROM chained WHERE j.id = chained.id
-        RETURNING chained.position, j AS row
+        RETURNING chained.position, chained.lease_ulid, j AS row
     )
     SELECT leased.row, updated.row
-      FROM updated JOIN leased ON (leased.row).lease_ulid = p_lease_ids[updated.position] ORDER BY updated.position;
+      FROM updated JOIN leased ON (leased.row).lease_ulid = updated.lease_ulid ORDER BY updated.position;
 END $$;
 
--- Claims up to p_max_jobs jobs for one worker: the best queue, in it the oldest lane, in it the oldest jobs.
+-- Gives jobs to slots of workers that they do not exclude: each job, in order, to the first slot that may have it.
+-- Returns the jobs that have a slot, their slots, and the slots that are left. Arguments: see claim.
+CREATE OR REPLACE FUNCTION match_slots(
+    p_jobs bigint[], p_free integer[], p_names text[], p_max_jobs integer,
+    OUT jobs bigint[], OUT slots integer[], OUT free integer[]
+) LANGUAGE plpgsql AS $$
+DECLARE
+    item record;
+    found_at integer;
+BEGIN
+    jobs := '{}';
+    slots := '{}';
+    free := p_free;
+    FOR item IN
+        SELECT j.id, j.excluded_workers FROM unnest(p_jobs) WITH ORDINALITY AS given(id, position)
+          JOIN runtime_jobs j ON j.id = given.id ORDER BY given.position
+    LOOP
+        SELECT min(place) INTO found_at FROM unnest(free) WITH ORDINALITY AS s(slot, place)
+         WHERE p_names[(slot - 1) / p_max_jobs + 1] <> ALL (item.excluded_workers::text[]);
+        CONTINUE WHEN found_at IS NULL;
+        jobs := jobs || item.id::bigint;
+        slots := slots || free[found_at];
+        free := free[:found_at - 1] || free[found_at + 1:];
+    END LOOP;
+END $$;
+
+-- Claims up to p_max_jobs jobs for each of several workers with the same offer: the best queue, in it the oldest lane, in
+-- it the oldest jobs. Workers get their first jobs before any gets a second one. As to shares and tiers, they are served
+-- as one worker that claims as many jobs.
 --
--- Waits only for the worker's row, which keeps claims of one worker apart: its capacity is exact. Queues and lanes are
--- chosen without a lock (skipping a locked one would serve a lower priority); slots and jobs are taken with SKIP LOCKED.
--- A limit of N is N slot rows, so at most N jobs hold one.
+-- Waits only for the workers' rows, in the order of their keys. They keep claims of one worker apart: its capacity is
+-- exact. Queues and lanes are chosen without a lock (skipping a locked one would serve a lower priority); slots and jobs
+-- are taken with SKIP LOCKED. A limit of N is N slot rows, so at most N jobs hold one.
 --
--- p_session: the ULID of the worker's process, or empty. The newest process replaces the others.
+-- p_workers: the workers, each once. p_sessions: the ULID of each worker's process, or empty. The newest process
+-- replaces the others.
 -- p_job_types, p_offers, p_isolation, p_isolations: the offer of the worker, sorted. It is stored if it changed.
 -- p_acknowledge: leases are granted; else they are active at once, and their jobs starting.
--- p_lease_ids, p_event_ids: new ids, one lease and two events for each of p_max_jobs.
+-- p_lease_ids, p_event_ids: new ids, one lease and two events for each slot. The slots of the n-th worker are the n-th
+-- p_max_jobs numbers from 1 on.
 -- p_now: the timestamp of the leases; NULL is the time of the database after the last lock of a job.
 --
--- Rows: ('leased', lease, job) in the order of the claim, or one row without lease and job: 'replaced': a newer process
--- has replaced this session; 'again': inconclusive, because of locked rows, after 16 attempts, or because a blocked queue
--- or lane was due and has been activated now.
+-- Rows: ('leased', worker, lease, job) in the order of the claim. Without lease and job: ('replaced', worker): a newer
+-- process has replaced this session; 'again': inconclusive for the workers that got nothing, because of locked rows, after
+-- 16 attempts, or because a blocked queue or lane was due and has been activated now.
 CREATE OR REPLACE FUNCTION claim(
-    p_worker bigint, p_session text, p_pool text, p_job_types text[], p_offers text[], p_isolation text,
+    p_workers bigint[], p_sessions text[], p_pool text, p_job_types text[], p_offers text[], p_isolation text,
     p_isolations text[], p_max_jobs integer, p_acknowledge boolean, p_lease_ids text[], p_event_ids text[],
     p_now timestamptz
-) RETURNS TABLE (outcome text, lease runtime_worker_leases, job runtime_jobs)
+) RETURNS TABLE (outcome text, claimant text, lease runtime_worker_leases, job runtime_jobs)
 LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
     max_attempts CONSTANT integer := 16;
     worker workers_worker;
-    live_leases integer;
+    place integer;
+    -- By the place of a worker in p_workers: its name, and how many jobs it may get.
+    names text[] := array_fill(NULL::text, ARRAY[cardinality(p_workers)]);
+    numbers integer[] := array_fill(0, ARRAY[cardinality(p_workers)]);
+    number integer;
+    claimants integer := 0;  -- workers that may get a job
+    free integer[];  -- slots
+    slots integer[] := '{}';  -- of `jobs`
+    has_exclusions boolean;
+    matched record;
+    is_due boolean := false;
     profiles bigint[];
     shared boolean;
     the_queue record;
@@ -274,36 +320,49 @@ DECLARE
     missed boolean := false;
     exhausted boolean := true;
 BEGIN
-    -- 1. The worker: session, offer, capacity.
-    SELECT * INTO worker FROM workers_worker WHERE id = p_worker FOR NO KEY UPDATE;
-    IF p_session <> '' AND p_session < worker.session COLLATE "C" THEN
-        RETURN QUERY SELECT 'replaced'::text, NULL::runtime_worker_leases, NULL::runtime_jobs;
+    -- 1. The workers: session, offer, capacity.
+    FOR worker IN SELECT * FROM workers_worker WHERE id = ANY (p_workers) ORDER BY id FOR NO KEY UPDATE LOOP
+        place := array_position(p_workers, worker.id);
+        IF p_sessions[place] <> '' AND p_sessions[place] < worker.session COLLATE "C" THEN
+            RETURN QUERY
+                SELECT 'replaced'::text, worker.worker_id::text, NULL::runtime_worker_leases, NULL::runtime_jobs;
+            CONTINUE;
+        END IF;
+        IF (p_sessions[place] <> '' AND p_sessions[place] <> worker.session)
+           OR worker.offered IS DISTINCT FROM p_offers::varchar[]
+           OR worker.offered_types IS DISTINCT FROM p_job_types::varchar[]
+           OR worker.offered_isolation IS DISTINCT FROM p_isolation THEN
+            UPDATE workers_worker
+               SET session = coalesce(nullif(p_sessions[place], ''), session),
+                   offered = p_offers, offered_types = p_job_types, offered_isolation = p_isolation
+             WHERE id = worker.id;
+        END IF;
+        CONTINUE WHEN worker.state <> 'active';
+        -- Leases of replaced processes count until they end: else a worker could claim its capacity again with each
+        -- session. An expired lease does not count, even before the scheduler ends it: nothing can renew it.
+        number := least(p_max_jobs, worker.capacity - (
+            SELECT count(*) FROM runtime_worker_leases o
+             WHERE o.worker_id = worker.worker_id AND o.status = 'open'
+               AND o.expires_at > coalesce(p_now, clock_timestamp())));
+        CONTINUE WHEN number < 1;
+        names[place] := worker.worker_id;
+        numbers[place] := number;
+        claimants := claimants + 1;
+    END LOOP;
+    IF claimants = 0 THEN
         RETURN;
     END IF;
-    IF (p_session <> '' AND p_session <> worker.session) OR worker.offered IS DISTINCT FROM p_offers::varchar[]
-       OR worker.offered_types IS DISTINCT FROM p_job_types::varchar[]
-       OR worker.offered_isolation IS DISTINCT FROM p_isolation THEN
-        UPDATE workers_worker
-           SET session = coalesce(nullif(p_session, ''), session),
-               offered = p_offers, offered_types = p_job_types, offered_isolation = p_isolation
-         WHERE id = p_worker;
-    END IF;
-    -- Leases of replaced processes count until they end: else a worker could claim its capacity again with each session.
-    -- An expired lease does not count, even before the scheduler ends it: nothing can renew it.
-    SELECT (SELECT count(*) FROM runtime_worker_leases o
-             WHERE o.worker_id = worker.worker_id AND o.status = 'open'
-               AND o.expires_at > coalesce(p_now, clock_timestamp())),
+    SELECT ARRAY(SELECT (of_worker.place - 1)::integer * p_max_jobs + turn
+                   FROM unnest(numbers) WITH ORDINALITY AS of_worker(jobs, place),
+                        generate_series(1, of_worker.jobs) AS turn ORDER BY turn, of_worker.place),
            ARRAY(SELECT p.id FROM lane_profiles p
                   WHERE p.job_type = ANY (p_job_types) AND p.least_isolation = ANY (p_isolations)
                     AND p.requirements <@ p_offers::varchar[]),
            ARRAY(SELECT m.id FROM lane_limits m WHERE m.scope = 'pool' AND m.org_slug = '' AND m.key = p_pool),
            EXISTS (SELECT FROM lane_limits m WHERE m.scope = 'job_type'),
            EXISTS (SELECT FROM lane_shares s WHERE s.pool = p_pool)
-      INTO live_leases, profiles, pool_limits, types_limited, shared;
-    remaining := CASE WHEN worker.state = 'active' THEN least(p_max_jobs, worker.capacity - live_leases) ELSE 0 END;
-    IF remaining < 1 THEN
-        RETURN;
-    END IF;
+      INTO free, profiles, pool_limits, types_limited, shared;
+    remaining := cardinality(free);
     -- 2. Jobs and slots. Absences are only collected here; finalize_claim reads them again and records them.
     <<queues>>
     FOR queue_attempt IN 1..max_attempts LOOP
@@ -370,13 +429,25 @@ BEGIN
                 lanes_limits[cardinality(lanes_seen)] := held.full_limit;
             END IF;
             CONTINUE WHEN capacity = 0;
-            SELECT array_agg(next.id), array_agg(DISTINCT host(next.source_address))
-              INTO picked, picked_addresses
-              FROM (SELECT j.id, j.source_address FROM runtime_jobs j
+            SELECT array_agg(next.id), array_agg(DISTINCT host(next.source_address)),
+                   bool_or(next.excluded_workers <> '{}')
+              INTO picked, picked_addresses, has_exclusions
+              FROM (SELECT j.id, j.source_address, j.excluded_workers FROM runtime_jobs j
                      WHERE j.lane_id = the_lane.id AND j.state = 'queued' AND j.id >= the_lane.scan_from
-                       AND NOT worker.worker_id = ANY (j.excluded_workers)
+                       AND NOT j.excluded_workers @> array_remove(names, NULL)::varchar[]
                      ORDER BY j.id LIMIT capacity FOR NO KEY UPDATE SKIP LOCKED) next;
             CONTINUE WHEN picked IS NULL;
+            IF has_exclusions AND claimants > 1 THEN
+                matched := match_slots(picked, free, names, p_max_jobs);
+                missed := missed OR cardinality(matched.jobs) < cardinality(picked);
+                picked := matched.jobs;
+                CONTINUE WHEN picked = '{}';
+                slots := slots || matched.slots;
+                free := matched.free;
+            ELSE
+                slots := slots || free[:cardinality(picked)];
+                free := free[cardinality(picked) + 1:];
+            END IF;
             IF the_limits <> '{}' THEN
                 PERFORM assign_slots(picked, held.slot_limits, held.slot_numbers, held.counting, held.rates);
             END IF;
@@ -396,15 +467,20 @@ BEGIN
     END IF;
     -- 3. Leases, events and the jobs themselves. The clock is read after the last lock of a job.
     IF jobs <> '{}' THEN
-        RETURN QUERY SELECT 'leased'::text, l.lease, l.job
-                       FROM lease_jobs(jobs, worker.worker_id, p_session, p_acknowledge, p_lease_ids, p_event_ids, p_now) l;
-    ELSIF EXISTS (SELECT FROM lane_queues q WHERE q.eligible_at <= clock_timestamp())
-       OR EXISTS (SELECT FROM lanes l WHERE l.eligible_at <= clock_timestamp()) THEN
-        PERFORM activate_due_queues(200);
-        RETURN QUERY SELECT 'again'::text, NULL::runtime_worker_leases, NULL::runtime_jobs;
-        RETURN;
-    ELSIF missed OR exhausted THEN
-        RETURN QUERY SELECT 'again'::text, NULL::runtime_worker_leases, NULL::runtime_jobs;
+        RETURN QUERY SELECT 'leased'::text, (l.lease).worker_id::text, l.lease, l.job
+                       FROM lease_jobs(jobs, slots, names, p_sessions, p_max_jobs, p_acknowledge, p_lease_ids,
+                                       p_event_ids, p_now) l;
+    END IF;
+    IF cardinality(jobs) < claimants THEN
+        is_due := EXISTS (SELECT FROM lane_queues q WHERE q.eligible_at <= clock_timestamp())
+            OR EXISTS (SELECT FROM lanes l WHERE l.eligible_at <= clock_timestamp());
+        IF is_due OR missed OR exhausted THEN
+            RETURN QUERY SELECT 'again'::text, NULL::text, NULL::runtime_worker_leases, NULL::runtime_jobs;
+        END IF;
+        IF is_due AND jobs = '{}' THEN
+            PERFORM activate_due_queues(200);
+            RETURN;
+        END IF;
     END IF;
     -- 4. Lanes, shares and queues, which many claims share: last.
     IF lanes_seen <> '{}' OR full_queues <> '{}' THEN

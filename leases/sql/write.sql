@@ -212,7 +212,7 @@ BEGIN
         outcome := 'separate';
     ELSIF NOT is_changed THEN
         SELECT c.* INTO claimed
-          FROM claim(p_worker, p_session, p_pool, p_job_types, p_offers, p_isolation, p_isolations, 1, p_acknowledge,
+          FROM claim(ARRAY[p_worker], ARRAY[p_session], p_pool, p_job_types, p_offers, p_isolation, p_isolations, 1, p_acknowledge,
                         ARRAY[p_lease_id], p_event_ids, p_now) c;
         outcome := claimed.outcome;
         lease := claimed.lease;

@@ -6,15 +6,16 @@ opens a transaction around it.
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from django.db import OperationalError, transaction
 
+from leases.errors import StaleLease
 from leases.models import Lease
-from leases.scheduling.claims import AttachedClaim, ClaimResult, Offer, claim_jobs
+from leases.scheduling.claims import AttachedClaim, Claimant, ClaimResult, Offer, claim_for_each, claim_jobs
 from orchestrator.core.idempotency import IdempotentRequest
 from orchestrator.core.unit_of_work import MAX_ATTEMPTS, MAX_PAUSE_SECONDS, is_retryable
 from runtime_jobs.models import Job
@@ -53,6 +54,29 @@ class Claimed:
     job: Job
     lease: Lease
     replayed: bool = False
+
+
+@dataclass(frozen=True)
+class ClaimOrder:
+    """What a worker asks for with a claim: see `claim_many`.
+
+    Attributes:
+        lease_ulid: The id of the lease, for a claim of one job. None for a new id.
+    """
+
+    worker: Worker
+    offer: Offer
+    limit: int = 1
+    acknowledge: bool = False
+    session: str = ""
+    lease_ulid: str | None = None
+
+    @property
+    def group(self) -> tuple[Any, ...]:
+        """Orders whose groups are equal may share a statement."""
+        types = tuple(sorted(self.offer.job_types))
+        offer = self.offer.pool, types, self.offer.offers, self.offer.isolation
+        return offer, self.limit, self.acknowledge, self.lease_ulid is None
 
 
 def claim(
@@ -108,12 +132,15 @@ def claim_many(
         StaleLease: A newer process of the worker has replaced this session.
         IdempotencyConflict: The key was used with another request.
     """
+    if idempotency is None:
+        (claims,) = claim_for_workers([ClaimOrder(worker, offer, limit, acknowledge, session)], now=now)
+        if isinstance(claims, StaleLease):
+            raise claims
+        return claims
 
     def attempt(limit: int = limit) -> ClaimResult:
         return claim_jobs(worker, offer, limit=limit, acknowledge=acknowledge, session=session, now=now)
 
-    if idempotency is None:
-        return _as_claims(_repeated(attempt))
     replayed: list[Claimed] = []
 
     def attempt_once() -> ClaimResult:
@@ -131,6 +158,51 @@ def claim_many(
     return replayed or _as_claims(claimed)
 
 
+def claim_for_workers(orders: Sequence[ClaimOrder], *, now: datetime | None = None) -> list[list[Claimed] | StaleLease]:
+    """Claim for several workers, with one statement for all that offer the same; see `claim_many`.
+
+    Args:
+        orders: What the workers ask for. A second claim of a worker follows the first one.
+        now: Timestamp of the leases; by default the time of the database.
+
+    Returns:
+        The claims of each order. `StaleLease`: a newer process of the worker has replaced its session.
+    """
+    results: dict[int, ClaimResult] = {}
+    waiting = dict(enumerate(orders))
+    while waiting:
+        places: dict[tuple[Any, ...], int] = {}
+        for place, order in waiting.items():
+            places.setdefault((order.worker.pk, order.group), place)
+        groups: dict[Any, list[int]] = {}
+        for (_, group), place in places.items():
+            groups.setdefault(group, []).append(place)
+        for together in groups.values():
+            results |= _claim_together({place: waiting.pop(place) for place in together}, now)
+    return [
+        StaleLease("lease_ended") if results[place].is_replaced else _as_claims(results[place])
+        for place in range(len(orders))
+    ]
+
+
+def _claim_together(orders: dict[int, ClaimOrder], now: datetime | None) -> dict[int, ClaimResult]:
+    """Claim for workers that offer the same. A claim that was inconclusive is repeated for those without a job."""
+    results: dict[int, ClaimResult] = {}
+    waiting = dict(orders)
+
+    def attempt() -> ClaimResult:
+        order = next(iter(waiting.values()))
+        claimants = [Claimant(other.worker, other.session, other.lease_ulid) for other in waiting.values()]
+        found = claim_for_each(claimants, order.offer, limit=order.limit, acknowledge=order.acknowledge, now=now)
+        results.update(zip(waiting, found, strict=True))
+        for place in [place for place in waiting if not results[place].again]:
+            del waiting[place]
+        return ClaimResult([], again=bool(waiting))
+
+    _repeated(attempt)
+    return results
+
+
 def claim_one(claim: AttachedClaim) -> Lease | None:
     """Make the claim that a final message carries, by a statement of its own.
 
@@ -140,19 +212,11 @@ def claim_one(claim: AttachedClaim) -> Lease | None:
     Raises:
         StaleLease: A newer process of the worker has replaced this session.
     """
-
-    def attempt() -> ClaimResult:
-        return claim_jobs(
-            claim.worker,
-            claim.offer,
-            limit=1,
-            acknowledge=claim.acknowledge,
-            session=claim.session,
-            lease_ulid=claim.lease_ulid,
-            now=claim.now,
-        )
-
-    return next(iter(_repeated(attempt).leases), None)
+    order = ClaimOrder(claim.worker, claim.offer, 1, claim.acknowledge, claim.session, claim.lease_ulid)
+    (claims,) = claim_for_workers([order], now=claim.now)
+    if isinstance(claims, StaleLease):
+        raise claims
+    return next((claimed.lease for claimed in claims), None)
 
 
 def _as_claims(result: ClaimResult) -> list[Claimed]:

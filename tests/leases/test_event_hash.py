@@ -85,4 +85,4 @@ def test_sql_hashes_only_events_without_a_payload():
     calls = re.findall(r"(?<!FUNCTION )event_hash\((.*?)\) (?:AS|END)", text, re.DOTALL)
     assert len(calls) == text.count("event_hash(") - 1 == 2
     for call in calls:
-        assert re.search(r"'worker',\s*p_worker_id, '\{\}', p_now,", call), call
+        assert re.search(r"'worker',\s*(given\.)?worker_id, '\{\}', p_now,", call), call

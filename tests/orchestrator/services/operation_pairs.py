@@ -272,7 +272,7 @@ class Ring:
 def ring(monkeypatch: Any) -> Iterator[Ring]:
     """A ring with a gate after each lock of a job, and after each read without one."""
     made = Ring()
-    read_lease, lock_job, take_next = fencing._read_lease_after_lock, transitions.lock_job, claiming.claim_jobs
+    read_lease, lock_job, take_next = fencing._read_lease_after_lock, transitions.lock_job, claiming.claim_for_each
     read_unlocked = fencing._read_unlocked
 
     def behind(job: Any, lease: Any, now: Any) -> Any:
@@ -298,7 +298,7 @@ def ring(monkeypatch: Any) -> Iterator[Ring]:
     monkeypatch.setattr(fencing, "_read_lease_after_lock", behind)
     monkeypatch.setattr(fencing, "_read_unlocked", unlocked)
     monkeypatch.setattr(transitions, "lock_job", locked)
-    monkeypatch.setattr(claiming, "claim_jobs", taken)
+    monkeypatch.setattr(claiming, "claim_for_each", taken)
     made.gate.open.set()
     try:
         yield made

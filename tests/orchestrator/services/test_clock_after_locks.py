@@ -65,7 +65,7 @@ def waits_for_a_lock() -> bool:
 @pytest.fixture
 def claim_in_progress(monkeypatch) -> Iterator[Callable[[int], tuple[Session, threading.Event]]]:
     """Start a claim of so many jobs that stops after it took them, before its commit; the event continues it."""
-    taken, go_on, original = threading.Event(), threading.Event(), claiming.claim_jobs
+    taken, go_on, original = threading.Event(), threading.Event(), claiming.claim_for_each
 
     def stopped(*given: Any, **terms: Any) -> object:
         with transaction.atomic():
@@ -76,10 +76,10 @@ def claim_in_progress(monkeypatch) -> Iterator[Callable[[int], tuple[Session, th
 
     def begin(most: int) -> tuple[Session, threading.Event]:
         worker = WorkerFactory()
-        monkeypatch.setattr(claiming, "claim_jobs", stopped)
+        monkeypatch.setattr(claiming, "claim_for_each", stopped)
         session = Session(lambda: claiming.claim_many(worker=worker, offer=offer(worker), limit=most))
         assert taken.wait(60)
-        monkeypatch.setattr(claiming, "claim_jobs", original)
+        monkeypatch.setattr(claiming, "claim_for_each", original)
         return session, go_on
 
     yield begin
