@@ -6,7 +6,7 @@ request: it authenticates, checks the permission, parses, runs the same function
 headers, problem documents, log line and metric. `tests/orchestrator/http/test_fast_path.py` compares both paths.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
@@ -19,11 +19,11 @@ from rest_framework.renderers import JSONRenderer
 
 from orchestrator.core.db_scope import release_connections
 from orchestrator.core.principal_cache import Principal
-from orchestrator.http.api.calls import ApiAnswer, ApiCall, Headers, IdentifiedTokens
+from orchestrator.http.api.calls import ApiAnswer, ApiCall, CombinedCall, Headers, IdentifiedTokens
 from orchestrator.http.api.json_parser import loads
 from orchestrator.http.asgi.body_limit import body_limit
 from orchestrator.http.asgi.long_poll import NO_WORK, PollAttempt
-from orchestrator.http.auth.authentication import CHALLENGE, authenticate_bearer
+from orchestrator.http.auth.authentication import CHALLENGE, authenticate_bearers
 from orchestrator.http.client_ip import last_entry, network_of, parse_address
 from orchestrator.http.csp import NOTHING
 from orchestrator.http.errors.problems import MEDIA_TYPE, problem, to_api_error
@@ -70,7 +70,7 @@ class FastRoute:
 
     Attributes:
         path: Its route as in logs and metrics; `<lease_id>` or `<job_id>` may be its second segment from the end.
-        function: The function that the view runs.
+        function: The function that the view runs. Calls of a `CombinedCall` are executed in groups.
         permission: The permission of the view. None if the function verifies the credentials and parses the body: then
             the call has no user, and the body is the second argument.
         allow: The header `Allow` of the view.
@@ -120,10 +120,11 @@ class FastPath:
     """The calls of a table, and the headers that Django's middleware would add to their responses."""
 
     def __init__(self, routes: Iterable[FastRoute]) -> None:
+        self.routes = tuple(routes)
         self._exact: dict[str, FastRoute] = {}
         # By what precedes the parameter and what follows it. The second value is of `_PARAMETERS`.
         self._with_parameter: dict[tuple[str, str], tuple[FastRoute, Callable[[str], bool]]] = {}
-        for route in routes:
+        for route in self.routes:
             before, parameter, after = route.path.rsplit("/", 2)
             if parameter in _PARAMETERS:
                 self._with_parameter[before, after] = route, _PARAMETERS[parameter]
@@ -171,69 +172,125 @@ class FastPath:
             return None
         return found[0], (parameter, *found[0].arguments)
 
-    def answer(
+    def answer(self, calls: Sequence["FastCall"]) -> list[FastResponse | None]:
+        """Execute calls of one route, as one operation if it is combined, and return their responses.
+
+        The thread's database connection is released. A client that disconnected before gets no response.
+        """
+        connected = [call for call in calls if not call.is_disconnected()]
+        try:
+            if connected:
+                _execute(connected[0].request.route, connected)
+            responses = {id(call): self._response(call) for call in connected}
+        finally:
+            release_connections()
+        return [responses.get(id(call)) for call in calls]
+
+    def _response(self, call: "FastCall") -> FastResponse:
+        """Return the response to an executed call, and write its line of the log."""
+        route, request_id, attempt = call.request.route, call.context.request_id, call.attempt
+        media_type, result = route.format.media_type, call.result
+        try:
+            if not isinstance(result, ApiAnswer):
+                raise result or RuntimeError("The call was not executed.")  # noqa: TRY301 each exception has a response
+            answer = result
+            if attempt and call.caller and answer.status == NO_WORK:
+                attempt.mark_empty(call.caller, route.path)
+            content = route.format.render(answer.data) if answer.data is not None else b""
+        except Exception as error:  # noqa: BLE001 likewise
+            answer = route.format.answer_to(error, request_id)
+            content, media_type = route.format.render(answer.data), route.format.error_type
+        entry = attempt.entry if attempt and attempt.entry else AccessLogEntry(call.context, "POST", route.path)
+        if not (attempt and attempt.should_keep_waiting(entry, answer.status)):
+            is_routine = route.is_long_poll and answer.status == NO_WORK
+            entry.record(CLIENT_CLOSED_REQUEST if call.is_disconnected() else answer.status, is_routine=is_routine)
+        headers = [*self._common, *answer.headers.items()]
+        headers += [("Allow", route.allow), ("Content-Length", str(len(content))), ("X-Request-Id", request_id)]
+        if content:
+            headers.append(("Content-Type", media_type))
+        if call.request.is_secure and settings.SECURE_HSTS_SECONDS:
+            headers.append(("Strict-Transport-Security", _hsts()))
+        return FastResponse(answer.status, headers, content, call.caller, answer.identified)
+
+
+class FastCall:
+    """A request while this path answers it.
+
+    Attributes:
+        request: The result of `match`.
+        body: The body.
+        attempt: The state of the long poll, if the call is an attempt of one.
+        is_disconnected: Returns whether the client has disconnected.
+        context: Identifiers of the request.
+        caller: Whom the request has authenticated, or None.
+        result: The answer or the error. None until the call was executed.
+    """
+
+    __slots__ = ("attempt", "body", "caller", "context", "is_disconnected", "request", "result")
+
+    def __init__(
         self,
         request: PlainRequest,
         body: bytes,
         *,
         attempt: PollAttempt | None = None,
         is_disconnected: Callable[[], bool] = lambda: False,
-    ) -> FastResponse:
-        """Execute the call, and return its response.
+    ) -> None:
+        self.request, self.body, self.attempt, self.is_disconnected = request, body, attempt, is_disconnected
+        entry = attempt.entry if attempt else None
+        self.context = entry.context if entry else _new_context(request.headers)
+        self.caller: Principal | None = None
+        self.result: ApiAnswer | Exception | None = None
 
-        The thread's database connection is released.
 
-        Args:
-            request: The result of `match`.
-            body: The body.
-            attempt: The state of the long poll, if the call is an attempt of one.
-            is_disconnected: Returns whether the client has disconnected, for the log.
-        """
-        route = request.route
-        context = attempt.entry.context if attempt and attempt.entry else _new_context(request.headers)
-        media_type = route.format.media_type
-        caller: Principal | None = None
+def _execute(route: FastRoute, calls: list[FastCall]) -> None:
+    """Set the result of each call."""
+    if route.permission is not None:
+        _authenticate(calls)
+    function, entries, in_group = route.function, [], []
+    for call in calls:
+        if call.result is not None:
+            continue
         try:
-            caller = None if route.permission is None else _authenticate(request)
-            answer = _execute(request, ApiCall(caller, request.headers, context, request.address, {}), body)
-            if attempt and caller and answer.status == NO_WORK:
-                attempt.mark_empty(caller, route.path)
-            content = route.format.render(answer.data) if answer.data is not None else b""
-        except Exception as error:  # noqa: BLE001 as DRF: every exception has a response
-            answer = route.format.answer_to(error, context.request_id)
-            content, media_type = route.format.render(answer.data), route.format.error_type
-        finally:
-            release_connections()
-        entry = attempt.entry if attempt and attempt.entry else AccessLogEntry(context, "POST", route.path)
-        if not (attempt and attempt.should_keep_waiting(entry, answer.status)):
-            is_routine = route.is_long_poll and answer.status == NO_WORK
-            entry.record(CLIENT_CLOSED_REQUEST if is_disconnected() else answer.status, is_routine=is_routine)
-        headers = [*self._common, *answer.headers.items()]
-        headers += [("Allow", route.allow), ("Content-Length", str(len(content))), ("X-Request-Id", context.request_id)]
-        if content:
-            headers.append(("Content-Type", media_type))
-        if request.is_secure and settings.SECURE_HSTS_SECONDS:
-            headers.append(("Strict-Transport-Security", _hsts()))
-        return FastResponse(answer.status, headers, content, caller, answer.identified)
+            api_call = ApiCall(call.caller, call.request.headers, call.context, call.request.address, {})
+            if route.permission is None:
+                call.result = function(api_call, call.body, *call.request.arguments)
+                continue
+            _require_permission(route.permission, api_call)
+            if call.body:
+                api_call.body = loads(call.body)
+            if isinstance(function, CombinedCall):
+                entries.append(function.read(api_call, *call.request.arguments))
+                in_group.append(call)
+            else:
+                call.result = function(api_call, *call.request.arguments)
+        except Exception as error:  # noqa: BLE001 it has a response
+            call.result = error
+    if isinstance(function, CombinedCall):
+        for call, result in zip(in_group, function.run_each(entries), strict=True):
+            call.result = result
 
 
-def _authenticate(request: PlainRequest) -> Principal:
+def _authenticate(calls: list[FastCall]) -> None:
+    """Set the caller of each call, or its refusal as the result."""
     try:
-        return authenticate_bearer(request.headers.get("Authorization") or "", network=network_of(request.address))
-    except AuthenticationFailed as refusal:
-        refusal.auth_header = CHALLENGE  # type: ignore[attr-defined] # DRF's views set it
-        raise
+        found: Sequence[Principal | Exception] = authenticate_bearers(
+            [(call.request.headers.get("Authorization") or "", network_of(call.request.address)) for call in calls]
+        )
+    except Exception as error:  # noqa: BLE001 it has a response
+        found = [error] * len(calls)
+    for call, result in zip(calls, found, strict=True):
+        if isinstance(result, Exception):
+            if isinstance(result, AuthenticationFailed):
+                result.auth_header = CHALLENGE  # type: ignore[attr-defined] # DRF's views set it
+            call.result = result
+        else:
+            call.caller = result
 
 
-def _execute(request: PlainRequest, call: ApiCall, body: bytes) -> ApiAnswer:
-    permission = request.route.permission
-    if permission is None:
-        return request.route.function(call, body, *request.arguments)
+def _require_permission(permission: BasePermission, call: ApiCall) -> None:
     if not permission.has_permission(call, None):  # type: ignore[arg-type] # most raise an error of their own instead
         raise PermissionDenied(getattr(permission, "message", None), getattr(permission, "code", None))
-    if body:
-        call.body = loads(body)
-    return request.route.function(call, *request.arguments)
 
 
 def _new_context(headers: Headers) -> RequestContext:

@@ -7,7 +7,7 @@ from typing import Any
 
 from django.conf import settings
 
-from orchestrator.http.fast_path import FastPath, PlainRequest
+from orchestrator.http.fast_path import FastCall, FastPath, PlainRequest
 from orchestrator.http.request_path import corrected_path
 
 Environ = dict[str, Any]
@@ -45,7 +45,8 @@ class FastPathWSGI:
         # A claim that may wait keeps its thread in Django's path.
         if request is None or body is None or (request.route.is_long_poll and b"wait_seconds" in body):
             return self.inner(environ, start_response)
-        response = self.fast_path.answer(request, body)
+        (response,) = self.fast_path.answer([FastCall(request, body)])
+        assert response is not None  # noqa: S101 only ASGI knows that a client has disconnected
         start_response(f"{response.status} {responses[response.status]}", response.headers)
         return [response.body]
 

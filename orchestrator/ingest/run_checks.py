@@ -14,29 +14,18 @@ class RunMismatch(LifecycleError):
     code = "run_mismatch"
 
 
-def require_run(*, run_id: str, lease_ulid: str, worker: Worker) -> None:
-    """Raise unless the reference ingest holds this run, uploaded under this lease.
+def refused_runs(runs: Mapping[str, str], *, owners: Mapping[str, Worker]) -> dict[str, LifecycleError]:
+    """Return a refusal for each lease whose run the reference ingest does not hold, uploaded under this lease.
 
-    Runs before the transaction of the job: the compared columns never change. Leases that are not valid are left to
-    the check of the fence.
-
-    Raises:
-        Invalid: The job has no such run.
-        RunMismatch: The run is the job's, but was uploaded under another lease.
-    """
-    for refusal in refused_runs({lease_ulid: run_id}, worker=worker).values():
-        raise refusal
-
-
-def refused_runs(runs: Mapping[str, str], *, worker: Worker) -> dict[str, LifecycleError]:
-    """Return a refusal for each of these leases whose run is not its own.
+    `Invalid`: the job has no such run. `RunMismatch`: the run is the job's, but was uploaded under another lease. Call
+    this before the transaction of the jobs: the compared columns never change.
 
     Args:
         runs: The run that each lease names, by lease id.
-        worker: The caller. Leases of others, and leases that have ended, are left out.
+        owners: The worker that names it. Leases of others, and leases that have ended, are left to the fence.
     """
-    mine = Lease.objects.open().filter(lease_ulid__in=runs, worker=worker)
-    leases = list(mine)
+    open_leases = Lease.objects.open().filter(lease_ulid__in=runs) if runs else ()
+    leases = [lease for lease in open_leases if lease.worker_id == owners[lease.lease_ulid].worker_id]
     named = Run.objects.filter(run_id__in=runs.values()).defer("payload") if leases else ()
     found = {run.run_id: run for run in named}
     refusals = {lease.lease_ulid: _refusal(lease, found.get(runs[lease.lease_ulid])) for lease in leases}

@@ -3,16 +3,23 @@
 Views and `orchestrator.http.fast_path` run the same functions, which have these two as parameter and result.
 """
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
+from django.db import InterfaceError, OperationalError
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from orchestrator.http.api.json_parser import body_of
 from orchestrator.http.client_ip import client_address
 from orchestrator.http.observability.request_context import RequestContext, context_of
+
+log = logging.getLogger(__name__)
+
+E = TypeVar("E")
+R = TypeVar("R")
 
 
 class Headers(Protocol):
@@ -71,6 +78,52 @@ class ApiAnswer:
     status: int = 200
     headers: dict[str, str] = field(default_factory=dict)
     identified: IdentifiedTokens | None = None
+
+
+@dataclass(frozen=True)
+class CombinedCall(Generic[E, R]):
+    """A call of which several of any callers run as one operation. A call by itself is a group of one.
+
+    Attributes:
+        read: Returns what the operation needs of a call: its arguments are those of the call. It reads no database.
+        run: Runs the operation for several calls, and returns the result or the refusal of each.
+        answer: Returns the response to a call with this result.
+    """
+
+    read: Callable[..., E]
+    run: Callable[[Sequence[E]], Sequence[R | Exception]]
+    answer: Callable[[E, R], ApiAnswer]
+
+    def __call__(self, call: ApiCall, *arguments: Any) -> ApiAnswer:
+        """Run the operation for one call."""
+        entry = self.read(call, *arguments)
+        (result,) = self.run([entry])
+        if isinstance(result, Exception):
+            raise result
+        return self.answer(entry, result)
+
+    def run_each(self, entries: Sequence[E]) -> list[ApiAnswer | Exception]:
+        """Run the operation for several calls. An unexpected error of one of them does not affect the others.
+
+        Each call is then run by itself, for which nothing of the group may have been stored, or its repetition has no
+        further effect. An unavailable database is unavailable for all.
+        """
+        try:
+            results = self.run(entries) if entries else ()
+        except (OperationalError, InterfaceError) as error:
+            return [error] * len(entries)
+        except Exception as error:
+            if len(entries) == 1:
+                return [error]
+            log.warning("%d combined calls are repeated one by one", len(entries), exc_info=True)
+            return [answer for entry in entries for answer in self.run_each([entry])]
+        return [self._answer(entry, result) for entry, result in zip(entries, results, strict=True)]
+
+    def _answer(self, entry: E, result: R | Exception) -> ApiAnswer | Exception:
+        try:
+            return result if isinstance(result, Exception) else self.answer(entry, result)
+        except Exception as error:  # noqa: BLE001 the call was executed: it must not be repeated
+            return error
 
 
 def respond(function: Callable[..., ApiAnswer], request: Request, *arguments: Any) -> Response:

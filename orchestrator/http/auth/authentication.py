@@ -5,6 +5,7 @@ A refusal is a 401 without further details.
 
 import math
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Annotated, Any
@@ -48,15 +49,21 @@ class ApiTokenRow:
     now: Annotated[datetime, Sql("clock_timestamp()")]
 
 
-_WORKER = PreparedQuery(WorkerRow, "JOIN workers_pool pool ON pool.id = t.pool_id WHERE t.digest = %s")
-_TOKEN = PreparedQuery(
-    ApiTokenRow,
-    "JOIN runtime_jobs_organization organization ON organization.id = t.organization_id WHERE t.digest = %s"
-    " AND t.revoked_at IS NULL AND (t.expires_at IS NULL OR t.expires_at > clock_timestamp())",
-)
+_WITH_POOL = "JOIN workers_pool pool ON pool.id = t.pool_id WHERE t.digest"
+_WITH_ORGANIZATION = "JOIN runtime_jobs_organization organization ON organization.id = t.organization_id"
+_VALID = "t.revoked_at IS NULL AND (t.expires_at IS NULL OR t.expires_at > clock_timestamp())"
+# One digest has one plan for all values; for an array PostgreSQL plans at each call.
+_WORKER = PreparedQuery(WorkerRow, f"{_WITH_POOL} = %s")
+_WORKERS = PreparedQuery(WorkerRow, f"{_WITH_POOL} = ANY (%s)")
+_TOKEN = PreparedQuery(ApiTokenRow, f"{_WITH_ORGANIZATION} WHERE t.digest = %s AND {_VALID}")
+_TOKENS = PreparedQuery(ApiTokenRow, f"{_WITH_ORGANIZATION} WHERE t.digest = ANY (%s) AND {_VALID}")
+# A row that a claim has locked is left out. Rows are locked in one order, so that two calls cannot wait for each other.
 _TOUCH = """
-    UPDATE workers_worker SET last_seen_at = clock_timestamp()
-     WHERE id = %s AND (last_seen_at IS NULL OR last_seen_at < clock_timestamp() - %s) RETURNING id
+    UPDATE workers_worker SET last_seen_at = clock_timestamp() WHERE id IN (
+        SELECT id FROM workers_worker
+         WHERE id = ANY (%s) AND (last_seen_at IS NULL OR last_seen_at < clock_timestamp() - %s)
+         ORDER BY id FOR NO KEY UPDATE SKIP LOCKED)
+    RETURNING id
 """
 refusals = FailedAuthThrottle()
 
@@ -86,58 +93,96 @@ def authenticate_bearer(header: str, *, network: str, now: float | None = None) 
         Throttled: The network has sent too many invalid tokens.
         AuthenticationFailed: The token is not valid.
     """
-    scheme, _, token = header.partition(" ")
-    digest = digest_of(token)
-    wait = refusals.wait(network, digest, limit=settings.BAD_TOKENS_PER_MINUTE)
-    if wait is not None:
-        raise Throttled(wait=wait)
-    principal = _principal_of(token, digest, now) if scheme.lower() == "bearer" and has_token_shape(token) else None
-    if principal is None:
-        refusals.count(network)
-        raise AuthenticationFailed("The token is not valid.")
-    refusals.accept(digest)
-    return principal
+    (found,) = authenticate_bearers([(header, network)], now=now)
+    if isinstance(found, Exception):
+        raise found
+    return found
 
 
-def _principal_of(token: str, digest: str, now: float | None) -> Principal | None:
-    """Return the caller of a token from the cache, else from the database."""
+def authenticate_bearers(
+    callers: Sequence[tuple[str, str]], *, now: float | None = None
+) -> list[Principal | Throttled | AuthenticationFailed]:
+    """Return the caller of each header and network, or its refusal, with at most one query for each kind of token.
+
+    Arguments and errors are those of `authenticate_bearer`.
+    """
+    digests: list[str] = []
+    sought: dict[str, str] = {}  # tokens of the right shape by their digests
+    for header, network in callers:
+        scheme, _, token = header.partition(" ")
+        digests.append(digest_of(token))
+        if scheme.lower() == "bearer" and has_token_shape(token) and _wait(network, digests[-1]) is None:
+            sought[digests[-1]] = token
+    found = _principals_of(sought, now)
+    return [
+        _accepted(found.get(digest), digest, network) for digest, (_, network) in zip(digests, callers, strict=True)
+    ]
+
+
+def _accepted(principal: Principal | None, digest: str, network: str) -> Principal | Throttled | AuthenticationFailed:
+    if principal is not None:
+        refusals.accept(digest)
+        return principal
+    if (wait := _wait(network, digest)) is not None:
+        return Throttled(wait=wait)
+    refusals.count(network)
+    return AuthenticationFailed("The token is not valid.")
+
+
+def _wait(network: str, digest: str) -> float | None:
+    return refusals.wait(network, digest, limit=settings.BAD_TOKENS_PER_MINUTE)
+
+
+def _principals_of(tokens: Mapping[str, str], now: float | None) -> dict[str, Principal]:
+    """Return the callers of valid tokens by digest, from the cache, else from the database."""
     read_at = time.monotonic() if now is None else now
-    if (cached := principals.get(digest, now=read_at)) is not None:
-        return cached
+    found = {digest: principal for digest in tokens if (principal := principals.get(digest, now=read_at)) is not None}
+    unread = {digest: token for digest, token in tokens.items() if digest not in found}
+    if not unread:
+        return found
     generation = principals.generation
-    found = _read_client(digest) if token.startswith(API_PREFIX) else _read_worker(digest)
-    if found is None:
-        return None
-    principal, seconds_left = found
-    seconds = min(settings.AUTH_CACHE_SECONDS, seconds_left)
-    # What a transaction reads may be uncommitted.
-    if seconds > 0 and not connection.in_atomic_block:
-        principals.put(digest, principal, valid_until=read_at + seconds, generation=generation)
-    return principal
+    of_clients = [digest for digest, token in unread.items() if token.startswith(API_PREFIX)]
+    of_workers = [digest for digest in unread if digest not in of_clients]
+    read = (_read_clients(of_clients) if of_clients else {}) | (_read_workers(of_workers) if of_workers else {})
+    for digest, (principal, seconds_left) in read.items():
+        found[digest] = principal
+        seconds = min(settings.AUTH_CACHE_SECONDS, seconds_left)
+        # What a transaction reads may be uncommitted.
+        if seconds > 0 and not connection.in_atomic_block:
+            principals.put(digest, principal, valid_until=read_at + seconds, generation=generation)
+    return found
 
 
-def _read_client(digest: str) -> tuple[ClientPrincipal, float] | None:
-    """Return the client of a valid API token and the seconds until the token expires."""
-    row = _TOKEN.first(digest)
-    if row is None:
-        return None
-    expires_at = row.token.expires_at
-    return client_of_token(row.token), math.inf if expires_at is None else (expires_at - row.now).total_seconds()
+def _read_clients(digests: list[str]) -> dict[str, tuple[ClientPrincipal, float]]:
+    """Return the clients of valid API tokens by digest, with the seconds until the token expires."""
+    found = {}
+    for row in _TOKEN.all(*digests) if len(digests) == 1 else _TOKENS.all(digests):
+        expires_at = row.token.expires_at
+        seconds_left = math.inf if expires_at is None else (expires_at - row.now).total_seconds()
+        found[row.token.digest] = client_of_token(row.token), seconds_left
+    return found
 
 
-def _read_worker(digest: str) -> tuple[WorkerPrincipal, float] | None:
-    row = _WORKER.first(digest)
-    if row is None or row.worker.state == WorkerState.REVOKED:
-        return None
-    worker = row.worker
-    if worker.last_seen_at is None or worker.last_seen_at < row.now - SEEN_EVERY:  # most calls send no further query
-        touch_last_seen(worker)
-    return WorkerPrincipal(worker), math.inf
+def _read_workers(digests: list[str]) -> dict[str, tuple[WorkerPrincipal, float]]:
+    """Return the workers of valid tokens by digest, and update when they were seen last."""
+    found, to_touch = {}, []
+    for row in _WORKER.all(*digests) if len(digests) == 1 else _WORKERS.all(digests):
+        worker = row.worker
+        if worker.state == WorkerState.REVOKED:
+            continue
+        if (
+            worker.last_seen_at is None or worker.last_seen_at < row.now - SEEN_EVERY
+        ):  # most calls send no further query
+            to_touch.append(worker)
+        found[worker.digest] = WorkerPrincipal(worker), math.inf
+    if to_touch:
+        touch_last_seen(*to_touch)
+    return found
 
 
-def touch_last_seen(worker: Worker) -> None:
-    """Update `last_seen_at` of a worker, at most every five seconds."""
-    fetch_all(_TOUCH, [worker.pk, SEEN_EVERY])
+def touch_last_seen(*workers: Worker) -> None:
+    """Update `last_seen_at` of workers, at most every five seconds."""
+    fetch_all(_TOUCH, [[worker.pk for worker in workers], SEEN_EVERY])
 
 
 class BrowserSession(SessionAuthentication):

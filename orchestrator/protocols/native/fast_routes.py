@@ -4,7 +4,7 @@ from orchestrator.http.auth.permissions import HasScope, IsWorker
 from orchestrator.http.fast_path import FastRoute
 from orchestrator.protocols.native.jobs import views as jobs
 from orchestrator.protocols.native.leases import batch_views as batches
-from orchestrator.protocols.native.leases import views as leases
+from orchestrator.protocols.native.leases import calls as leases
 from runtime_jobs.models.tenants import Scope
 
 _SUBMITTER, _WORKER = HasScope(Scope.JOBS_WRITE), IsWorker()

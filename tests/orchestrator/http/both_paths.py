@@ -62,7 +62,10 @@ def by_asgi(handler, sent, **scope):
         "scheme": sent.scheme, "http_version": "1.1", DISCONNECTED: connected,
     }  # fmt: skip
     handler.identities = ClientIdentities()
-    response = handler._run(given_scope | scope, io.BytesIO(sent.body))
+    body = io.BytesIO(sent.body)
+    response = handler.run(given_scope | scope, body, handler.match(given_scope, body))
+    if isinstance(response, FastResponse):
+        handler.note_caller(response, given_scope)
     is_known = handler.identities.identify(given_scope) != sent.peer
     clients = sorted(key for _, key in handler.identities._known.values())
     if isinstance(response, FastResponse):

@@ -328,16 +328,16 @@ def test_bad_tokens_are_counted_once_and_throttled_alike(handlers, world, kind, 
 
 @KINDS
 def test_a_failure_is_answered_alike(handlers, world, kind, caplog, monkeypatch):
-    def fail(**_):
+    def fail(*_, **__):
         raise RuntimeError("on purpose")
 
-    monkeypatch.setattr("orchestrator.services.heartbeat.renew", fail)
+    monkeypatch.setattr("orchestrator.services.batch_calls.renew_many", fail)
     compare(handlers, kind, {"": post(world, f"{LEASES}/{world.held}/heartbeat", {})}, caplog, is_fast=True)
 
 
 @KINDS
 def test_a_match_executes_and_counts_nothing(handlers, world, kind, django_assert_num_queries, monkeypatch):
-    monkeypatch.setattr(authentication, "authenticate_bearer", None)
+    monkeypatch.setattr(authentication, "authenticate_bearers", None)
     path = FastPath(ROUTES)
     monkeypatch.setattr(FastPath, "answer", None)
     handler, application = SyncASGIHandler(path), FastPathWSGI(path, lambda environ, _: environ["wsgi.input"].read())

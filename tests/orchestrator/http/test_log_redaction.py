@@ -75,18 +75,18 @@ def test_a_crash_is_reported_with_its_traceback_and_without_the_lease(
         "fail": {"result": {"status": "failed", "reason": "worker_error"}},
     }
 
-    def crash(**kwargs):
-        raise KeyError(f"the lease {kwargs['lease_ulid']} of {worker.token}")
+    def crash(*_, **__):
+        raise KeyError(f"the lease {lease_id} of {worker.token}")
 
-    monkeypatch.setattr("orchestrator.protocols.native.leases.views.require_run", lambda **_: None)
+    monkeypatch.setattr("orchestrator.protocols.native.leases.calls.refused_runs", lambda *_, **__: {})
     functions = {
-        "acknowledge": "services.heartbeat.acknowledge",
-        "heartbeat": "services.heartbeat.renew",
+        "acknowledge": "services.batch_calls.acknowledge_many",
+        "heartbeat": "services.batch_calls.renew_many",
         "report": "services.heartbeat.report",
         "release": "services.heartbeat.release",
         "logs": "step_logs.job_log_writes.append_log",
-        "complete": "services.job_end.complete",
-        "fail": "services.job_end.fail",
+        "complete": "services.batch_calls.complete_many",
+        "fail": "services.batch_calls.fail_many",
         "acknowledge-cancel": "services.job_end.acknowledge_cancel",
     }
     monkeypatch.setattr(f"orchestrator.{functions[word]}", crash)

@@ -40,9 +40,9 @@ def queries(monkeypatch):
         query = getattr(authentication, name)
 
         class Recording:
-            def first(self, digest, query=query):
+            def all(self, digest, query=query):
                 found.append(digest)
-                return query.first(digest)
+                return query.all(digest)
 
         monkeypatch.setattr(authentication, name, Recording())
     return found
@@ -152,8 +152,8 @@ def test_a_token_is_not_kept_beyond_its_expiry():
     kept = authentication.ApiTokenRow(row, row.organization, now)
 
     class Query:
-        def first(self, _digest):
-            return kept
+        def all(self, _digest):
+            return [kept]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(authentication, "_TOKEN", Query())
@@ -238,8 +238,8 @@ def test_a_revocation_during_the_query_is_not_overwritten_by_its_result(monkeypa
     query = authentication._WORKER
 
     class Overtaken:
-        def first(self, digest):
-            row = query.first(digest)
+        def all(self, digest):
+            row = query.all(digest)
             worker_state.set_worker_state(worker_id=worker.worker_id, state=WorkerState.REVOKED, cause=Cause(OPERATOR))
             return row
 

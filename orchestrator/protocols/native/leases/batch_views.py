@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from django.conf import settings
 from rest_framework.decorators import action
 from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
@@ -15,10 +14,10 @@ from orchestrator.http.api.calls import ApiAnswer, ApiCall, respond
 from orchestrator.http.api.fields import StrictSerializer, parse
 from orchestrator.http.api.headers import worker_session
 from orchestrator.http.auth.callers import worker_of
-from orchestrator.ingest.run_checks import refused_runs
 from orchestrator.protocols.native.errors import error_result
 from orchestrator.protocols.native.leases import openapi, serializers, wire
-from orchestrator.protocols.native.leases.views import WorkerViewSet, complete_arguments, fail_arguments
+from orchestrator.protocols.native.leases.calls import complete_arguments, complete_many, fail_arguments
+from orchestrator.protocols.native.leases.views import WorkerViewSet
 from orchestrator.protocols.native.serializers import EmptyBody
 from orchestrator.services import batch_calls
 from orchestrator.services.batch_calls import messages_of
@@ -51,15 +50,11 @@ def heartbeat_batch(call: ApiCall) -> ApiAnswer:
 def complete_batch(call: ApiCall) -> ApiAnswer:
     """End jobs as `uploaded` or `succeeded`."""
     batch = LeaseBatch.read(serializers.CompleteEntryInput, call)
-    run_ids = {lease_id: message["result"]["ingest_run_id"] for lease_id, message in batch.messages.items()}
-    run_ids = {lease_id: run_id for lease_id, run_id in run_ids.items() if run_id is not None}
-    if run_ids and not settings.INGEST_URL:
-        batch.reject(refused_runs(run_ids, worker=worker_of(call)))
     contents = {
         lease_id: CompleteMessage(**complete_arguments(message["result"]))
         for lease_id, message in batch.messages.items()
     }
-    return batch.answer(batch_calls.complete_many(messages_of(worker_of(call), contents)), wire.serialize_status)
+    return batch.answer(complete_many(messages_of(worker_of(call), contents)), wire.serialize_status)
 
 
 def fail_batch(call: ApiCall) -> ApiAnswer:
@@ -135,11 +130,6 @@ class LeaseBatch:
             except (ValidationError, StaleLease) as error:
                 batch.errors[lease_id] = error
         return batch
-
-    def reject(self, errors: dict[str, LifecycleError]) -> None:
-        """Record errors of entries that passed validation."""
-        self.errors |= errors
-        self.messages = {lease_id: message for lease_id, message in self.messages.items() if lease_id not in errors}
 
     def answer(self, results: dict[str, R | LifecycleError], serialize: Callable[[R], dict[str, Any]]) -> ApiAnswer:
         """Return one result per entry, in the order of the request."""

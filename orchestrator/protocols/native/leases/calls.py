@@ -1,0 +1,313 @@
+"""The calls about leases that workers send most: claim, acknowledge, heartbeat, complete, fail (document 000).
+
+All are combined: concurrent calls of any workers run as one operation.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from django.conf import settings
+
+from leases.errors import WorkerMismatch
+from leases.scheduling.claims import Offer
+from orchestrator.core.idempotency import IdempotentRequest
+from orchestrator.http.api.calls import ApiAnswer, ApiCall, CombinedCall
+from orchestrator.http.api.fields import parse
+from orchestrator.http.api.headers import idempotent_request, worker_session
+from orchestrator.http.auth.callers import worker_of
+from orchestrator.incidents.worker_readiness import clear_unready
+from orchestrator.ingest.run_checks import refused_runs
+from orchestrator.protocols.native.leases import serializers, wire
+from orchestrator.protocols.native.serializers import EmptyBody
+from orchestrator.services import batch_calls, claiming
+from orchestrator.services.batch_calls import Messages, Results, WorkerMessage
+from orchestrator.services.claim_next import ClaimRequest, Finished, complete_and_claim, fail_and_claim
+from orchestrator.services.claiming import Claimed, ClaimOrder
+from orchestrator.services.heartbeat import HeartbeatResult, HeartbeatUpdate
+from orchestrator.services.job_end import CompleteMessage, FailMessage
+from orchestrator.services.retries import RESEND
+from runtime_jobs.errors import LifecycleError, PoolForbidden
+from runtime_jobs.models import Job, Organization, UnsentRun
+from runtime_jobs.prepared_queries import PreparedQuery
+from runtime_jobs.states import FailureReason
+from workers.models import Worker
+from workers.registry.matching import offer_of
+
+M = TypeVar("M")
+R = TypeVar("R")
+
+_ORGANIZATIONS = PreparedQuery(Organization, "WHERE t.slug = ANY (%s)")
+
+
+@dataclass(frozen=True)
+class LeaseCall(Generic[M]):
+    """A message about one lease, and the claim that follows it.
+
+    Attributes:
+        lease_ulid: The lease.
+        message: The message.
+        claim: The claim of a final message, or None.
+    """
+
+    lease_ulid: str
+    message: WorkerMessage[M]
+    claim: ClaimRequest | None = None
+
+
+@dataclass(frozen=True)
+class ClaimCall:
+    """A claim.
+
+    Attributes:
+        order: What the worker asks for.
+        is_list: Whether the answer is a list of leases: the body has `max_leases`.
+        idempotency: The idempotency key, or None.
+    """
+
+    order: ClaimOrder
+    is_list: bool
+    idempotency: IdempotentRequest | None
+
+
+@dataclass(frozen=True)
+class ClaimedDocuments:
+    """The new leases as documents, and whether an earlier claim with the same key made them."""
+
+    leases: list[dict[str, Any]]
+    replayed: bool
+
+
+def _read_claim(call: ApiCall) -> ClaimCall:
+    worker = worker_of(call)
+    validated = parse(serializers.ClaimInput, call.body)
+    order = ClaimOrder(
+        worker,
+        _offer(worker, validated),
+        limit=validated["max_leases"] or 1,
+        acknowledge=validated["acknowledge"],
+        session=worker_session(call),
+    )
+    return ClaimCall(order, bool(validated["max_leases"]), idempotent_request(call, "claim", call.body))
+
+
+def _run_claim(calls: Sequence[ClaimCall]) -> Sequence[ClaimedDocuments | Exception]:
+    """Claim for all workers, then render the leases of all."""
+    for call in calls:
+        clear_unready(call.order.worker)
+    together = {place: call.order for place, call in enumerate(calls) if call.idempotency is None}
+    found = claiming.claim_for_workers(list(together.values()))
+    results: dict[int, list[Claimed] | LifecycleError] = dict(zip(together, found, strict=True))
+    for place, call in enumerate(calls):
+        if call.idempotency is not None:
+            results[place] = _claim_once(call.order, call.idempotency)
+    try:
+        return _documents([results[place] for place in range(len(calls))])
+    except Exception as error:  # noqa: BLE001 the claims were made, and must not be repeated
+        return [error] * len(calls)
+
+
+def _claim_once(order: ClaimOrder, idempotency: IdempotentRequest) -> list[Claimed] | LifecycleError:
+    try:
+        return claiming.claim_many(
+            worker=order.worker,
+            offer=order.offer,
+            limit=order.limit,
+            acknowledge=order.acknowledge,
+            session=order.session,
+            idempotency=idempotency,
+        )
+    except LifecycleError as refusal:
+        return refusal
+
+
+def _documents(results: Sequence[list[Claimed] | LifecycleError]) -> list[ClaimedDocuments | Exception]:
+    claims = [claimed for result in results if not isinstance(result, LifecycleError) for claimed in result]
+    leases = iter(_serialize_claims(claims))
+    return [
+        result
+        if isinstance(result, LifecycleError)
+        else ClaimedDocuments([next(leases) for _ in result], any(claimed.replayed for claimed in result))
+        for result in results
+    ]
+
+
+def _answer_claim(call: ClaimCall, claimed: ClaimedDocuments) -> ApiAnswer:
+    if not claimed.leases:
+        return ApiAnswer(None, 204)
+    headers = {"Idempotency-Replayed": "true"} if claimed.replayed else {}
+    return ApiAnswer({"leases": claimed.leases} if call.is_list else claimed.leases[0], 201, headers)
+
+
+def _read_acknowledge(call: ApiCall, lease_id: str) -> LeaseCall[None]:
+    parse(EmptyBody, call.body)
+    return LeaseCall(lease_id, WorkerMessage(worker_of(call), None, worker_session(call)))
+
+
+def _read_heartbeat(call: ApiCall, lease_id: str) -> LeaseCall[HeartbeatUpdate]:
+    validated = parse(serializers.HeartbeatInput, call.body)
+    update = HeartbeatUpdate(phase=validated["phase"], progress=validated["progress"])
+    return LeaseCall(lease_id, WorkerMessage(worker_of(call), update, worker_session(call)))
+
+
+def _read_complete(call: ApiCall, lease_id: str) -> LeaseCall[CompleteMessage]:
+    validated = parse(serializers.CompleteInput, call.body)
+    return _final_call(call, lease_id, validated, CompleteMessage(**complete_arguments(validated["result"])))
+
+
+def _read_fail(call: ApiCall, lease_id: str) -> LeaseCall[FailMessage]:
+    validated = parse(serializers.FailInput, call.body)
+    return _final_call(call, lease_id, validated, FailMessage(**fail_arguments(validated["result"])))
+
+
+def _final_call(call: ApiCall, lease_id: str, validated: dict[str, Any], message: M) -> LeaseCall[M]:
+    worker, session, claim_next = worker_of(call), worker_session(call), validated["claim_next"]
+    request = ClaimRequest(_offer(worker, claim_next), claim_next["acknowledge"], session) if claim_next else None
+    return LeaseCall(lease_id, WorkerMessage(worker, message, session), request)
+
+
+def _run_acknowledge(calls: Sequence[LeaseCall[None]]) -> Sequence[Job | Exception]:
+    return _in_rounds(calls, lambda together: batch_calls.acknowledge_many(_messages(together)))
+
+
+def _run_heartbeat(calls: Sequence[LeaseCall[HeartbeatUpdate]]) -> Sequence[HeartbeatResult | Exception]:
+    return _in_rounds(calls, lambda together: batch_calls.renew_many(_messages(together)))
+
+
+def _run_complete(calls: Sequence[LeaseCall[CompleteMessage]]) -> Sequence[Job | Finished | Exception]:
+    def run(together: dict[str, LeaseCall[CompleteMessage]]) -> dict[str, Job | Finished | LifecycleError]:
+        refusals = _refused_runs(_messages(together))
+        accepted = {lease_ulid: call for lease_ulid, call in together.items() if lease_ulid not in refusals}
+        return refusals | _end_each(accepted, batch_calls.complete_many, complete_and_claim)
+
+    return _in_rounds(calls, run)
+
+
+def _run_fail(calls: Sequence[LeaseCall[FailMessage]]) -> Sequence[Job | Finished | Exception]:
+    return _in_rounds(calls, lambda together: _end_each(together, batch_calls.fail_many, fail_and_claim))
+
+
+def complete_many(messages: Messages[CompleteMessage]) -> Results[Job]:
+    """Complete jobs. A run must be held by the reference ingest, unless another ingest is used."""
+    refusals = _refused_runs(messages)
+    accepted = {lease_ulid: message for lease_ulid, message in messages.items() if lease_ulid not in refusals}
+    return refusals | (batch_calls.complete_many(accepted) if accepted else {})
+
+
+def _refused_runs(messages: Messages[CompleteMessage]) -> dict[str, LifecycleError]:
+    if settings.INGEST_URL:
+        return {}
+    runs = {name: message.content.ingest_run_id for name, message in messages.items() if message.content.ingest_run_id}
+    return refused_runs(runs, owners={lease_ulid: message.worker for lease_ulid, message in messages.items()})
+
+
+def _in_rounds(calls: Sequence[LeaseCall[M]], run: Callable[[dict[str, LeaseCall[M]]], Mapping[str, R]]) -> list[R]:
+    """Run messages by an operation that takes one message a lease: a second one about a lease follows the first."""
+    results: dict[int, R] = {}
+    waiting = dict(enumerate(calls))
+    while waiting:
+        places: dict[str, int] = {}
+        for place, call in waiting.items():
+            places.setdefault(call.lease_ulid, place)
+        found = run({lease_ulid: waiting.pop(place) for lease_ulid, place in places.items()})
+        results |= {place: found[lease_ulid] for lease_ulid, place in places.items()}
+    return [results[place] for place in range(len(calls))]
+
+
+def _end_each(
+    calls: Mapping[str, LeaseCall[M]],
+    end_many: Callable[[Messages[M]], Results[Job]],
+    end_and_claim: Callable[..., Finished],
+) -> dict[str, Job | Finished | LifecycleError]:
+    """Run final messages: those that claim nothing together, each of the others by itself."""
+    together = {lease_ulid: call for lease_ulid, call in calls.items() if call.claim is None}
+    results: dict[str, Job | Finished | LifecycleError] = dict(end_many(_messages(together))) if together else {}
+    for lease_ulid, call in calls.items():
+        if call.claim is None:
+            continue
+        content, worker = call.message.content, call.message.worker
+        try:
+            results[lease_ulid] = end_and_claim(lease_ulid=lease_ulid, worker=worker, message=content, claim=call.claim)
+        except LifecycleError as refusal:
+            results[lease_ulid] = refusal
+    return results
+
+
+def _messages(calls: Mapping[str, LeaseCall[M]]) -> Messages[M]:
+    return {lease_ulid: call.message for lease_ulid, call in calls.items()}
+
+
+def _answer_status(_: LeaseCall[Any], job: Job) -> ApiAnswer:
+    return ApiAnswer(wire.serialize_status(job))
+
+
+def _answer_heartbeat(_: LeaseCall[HeartbeatUpdate], renewed: HeartbeatResult) -> ApiAnswer:
+    return ApiAnswer(wire.serialize_heartbeat(renewed.job, renewed.lease, renewed.now))
+
+
+def _answer_final(_: LeaseCall[Any], ended: Job | Finished) -> ApiAnswer:
+    if isinstance(ended, Job):
+        return ApiAnswer(wire.serialize_status(ended))
+    claims = [ended.next_claim] if ended.next_claim else []
+    return ApiAnswer(wire.serialize_status(ended.job) | {"next_lease": next(iter(_serialize_claims(claims)), None)})
+
+
+# Claim the next jobs: 201 with the lease, or with a list if the body has `max_leases`; 204 without a job.
+claim = CombinedCall(_read_claim, _run_claim, _answer_claim)
+# Acknowledge a new lease.
+acknowledge = CombinedCall(_read_acknowledge, _run_acknowledge, _answer_status)
+# Extend a lease.
+heartbeat = CombinedCall(_read_heartbeat, _run_heartbeat, _answer_heartbeat)
+# End a job as `uploaded` or `succeeded`; with `claim_next` also claim the next one.
+complete: CombinedCall[LeaseCall[CompleteMessage], Job | Finished] = CombinedCall(
+    _read_complete, _run_complete, _answer_final
+)
+# End a job as `failed`; with `claim_next` also claim the next one.
+fail: CombinedCall[LeaseCall[FailMessage], Job | Finished] = CombinedCall(_read_fail, _run_fail, _answer_final)
+
+
+def complete_arguments(result: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of `services.CompleteMessage` for a validated `result`."""
+    return {
+        "ingest_run_id": result["ingest_run_id"],
+        "exit_code": result["exit_code"],
+        "result": wire.build_result(result, "counts"),
+    }
+
+
+def fail_arguments(result: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of `services.FailMessage` for a validated `result`."""
+    return {
+        "reason": FailureReason(result["reason"]),
+        "message": result["message"],
+        "exit_code": result["exit_code"],
+        "result": wire.build_result(result) or None,
+        "unsent_run": result["payload"],
+    }
+
+
+def _offer(worker: Worker, validated: dict[str, Any]) -> Offer:
+    if validated["worker_id"] != worker.worker_id:
+        raise WorkerMismatch("worker_id: This token belongs to another worker.")
+    if validated["pool"] not in {None, worker.pool.slug}:
+        raise PoolForbidden(f"pool: This worker is registered in the pool {worker.pool.slug}; name that one or none.")
+    offered, isolation = offer_of(worker, labels=validated["labels"], capabilities=validated["capabilities"])
+    return Offer(worker.worker_id, worker.pool.slug, tuple(validated["job_types"]), offered, isolation)
+
+
+def _serialize_claims(claims: Sequence[Claimed]) -> list[dict[str, Any]]:
+    with_network = {claimed.job.org_slug for claimed in claims if claimed.job.allow_network}
+    egress = {row.slug: row.egress for row in _ORGANIZATIONS.all(list(with_network))} if with_network else {}
+    to_resend = [claimed.job for claimed in claims if RESEND in claimed.job.requirements]
+    unsent_runs: dict[Any, Any] = {}
+    if to_resend:
+        unsent_runs = dict(UnsentRun.objects.filter(job__in=to_resend).values_list("job_id", "payload"))
+    return [
+        wire.serialize_lease(
+            claimed.lease,
+            claimed.job,
+            egress=egress[claimed.job.org_slug] if claimed.job.allow_network else [],
+            unsent_run=unsent_runs.get(claimed.job.job_ulid),
+        )
+        for claimed in claims
+    ]
