@@ -170,6 +170,26 @@ BEGIN
     END IF;
 END $$;
 
+-- Inserts new idempotency keys, in the order of the array, which is that of all callers. Waits for a transaction that
+-- inserts one of them. Rows: one if all keys are new; none if none of them is. OC001 if only some are: then nothing is
+-- written. created_at is ISO 8601.
+CREATE OR REPLACE FUNCTION bind_keys(p_keys json) RETURNS SETOF boolean LANGUAGE plpgsql AS $$
+DECLARE
+    bound integer;
+BEGIN
+    INSERT INTO idempotency_keys (principal, operation, key, fingerprint, result_id, created_at)
+    SELECT k.principal, k.operation, k.key, k.fingerprint, k.result_id, k.created_at
+      FROM json_to_recordset(p_keys) AS k(
+           principal text, operation text, key text, fingerprint text, result_id text, created_at timestamptz)
+        ON CONFLICT DO NOTHING;
+    GET DIAGNOSTICS bound = ROW_COUNT;
+    IF bound = json_array_length(p_keys) THEN
+        RETURN NEXT true;
+    ELSIF bound > 0 THEN
+        RAISE EXCEPTION 'some of the idempotency keys are bound already' USING ERRCODE = 'OC001';
+    END IF;
+END $$;
+
 -- Ends a lease and claims the next job for its worker, in one transaction: write_changes, then claim for one job.
 -- If a version differs, nothing is written and nothing is claimed. Arguments: first those of write_changes.
 -- The worker is locked first, as in every claim: two calls of one worker would else wait for each other, one for the

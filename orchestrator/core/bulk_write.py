@@ -29,12 +29,12 @@ _WRITE = """SELECT written.* FROM {source} write_changes(
     %s::bigint[], %s::xid[], %s::bigint[], %s::xid[], %s::timestamptz, %s::json, %s::json, %s::json, %s::json,
     %s::jsonb, %s::jsonb, %s::jsonb, %s::jsonb, {condition} %s::boolean, %s::json, %s::bigint[],
     %s::bigint[], %s::bigint[], %s::timestamptz[], %s::bigint[]) written"""
-_BIND = """WITH bound AS (
-    INSERT INTO idempotency_keys (principal, operation, key, fingerprint, result_id, created_at)
-    VALUES (%s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING RETURNING true AS is_new)"""
 _WRITE_ROWS = _WRITE.format(source="", condition="")
-# The function depends on the row of the key, so PostgreSQL does not call it if the key is bound already.
-_BIND_AND_WRITE = f"{_BIND} {_WRITE.format(source='bound CROSS JOIN LATERAL', condition='bound.is_new AND')}"
+# The function depends on the row of `bind_keys`, so PostgreSQL does not call it if the keys are bound already.
+_BIND_AND_WRITE = _WRITE.format(
+    source="bind_keys(%s::json) bound(is_new) CROSS JOIN LATERAL", condition="bound.is_new AND"
+)
+_KEY_COLUMNS = ("principal", "operation", "key", "fingerprint", "result_id", "created_at")
 
 
 @dataclass
@@ -69,7 +69,7 @@ def write_changes(
     *,
     lanes: LaneUpdates | None = None,
     versions: RowVersions | None = None,
-    key: IdempotencyKey | None = None,
+    keys: Sequence[IdempotencyKey] = (),
 ) -> bool:
     """Write rows, and then quotas and lanes if they are given.
 
@@ -79,19 +79,20 @@ def write_changes(
         changes: The rows.
         lanes: The lane updates. None if the transaction writes more rows afterwards.
         versions: The versions of all changed rows, if they were read without a lock.
-        key: A new idempotency key to insert before the rows. Waits for a transaction that inserts the same key.
+        keys: New idempotency keys to insert before the rows. Waits for a transaction that inserts the same key.
 
     Returns:
-        False if a changed row has another version than in `versions`, or if the key exists. Nothing was written then.
+        False if a changed row has another version than in `versions`, or if a key exists. Nothing was written then.
 
     Raises:
         DatabaseError: A changed row does not exist. Callers hold its lock, so this is a programming error.
         QuotaChanged: The quota of an organization is short.
     """
     statement, values = _WRITE_ROWS, _values(changes, lanes, versions)
-    if key is not None:
-        statement = _BIND_AND_WRITE
-        values = [key.principal, key.operation, key.key, key.fingerprint, key.result_id, key.created_at, *values]
+    if keys:
+        rows = [{name: getattr(key, name) for name in _KEY_COLUMNS} for key in keys]
+        rows.sort(key=lambda row: (row["principal"], row["operation"], row["key"]))
+        statement, values = _BIND_AND_WRITE, [_to_array(rows), *values]
     try:
         with submit_quotas.short_quotas():
             row = next(iter(fetch_all(statement, values)), None)

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -11,6 +11,11 @@ from typing import Any
 from orchestrator.core.unit_of_work import UnitOfWork
 from runtime_jobs.errors import IdempotencyConflict, LifecycleError
 from runtime_jobs.models import IdempotencyKey
+from runtime_jobs.prepared_queries import fetch_all
+
+_BOUND = """SELECT k.principal, k.operation, k.key FROM idempotency_keys k
+    JOIN unnest(%s::varchar[], %s::varchar[], %s::varchar[]) AS named (principal, operation, key)
+   USING (principal, operation, key)"""
 
 
 @dataclass(frozen=True)
@@ -58,7 +63,7 @@ class IdempotentRequest:
         """
         if not uow.is_optimistic:
             return self.bind(result_id, now=now)
-        uow.idempotency_key = self._row(result_id, now)
+        uow.idempotency_keys.append(self._row(result_id, now))
         return result_id
 
     def bind_chosen(self, result_id: str, *, now: datetime) -> str | None:
@@ -106,6 +111,13 @@ class IdempotentRequest:
         return row.result_id
 
 
+def bound_among(requests: Collection[IdempotentRequest]) -> set[IdempotentRequest]:
+    """Return those of these requests whose key is bound, by one query."""
+    names = [[getattr(request, name) for request in requests] for name in ("principal", "operation", "key")]
+    bound = set(fetch_all(_BOUND, names)) if requests else set()
+    return {request for request in requests if (request.principal, request.operation, request.key) in bound}
+
+
 def key_of(result_id: str) -> str | None:
     """Return the key that is bound to this result, or None: it had none, or retention has deleted it.
 
@@ -125,7 +137,7 @@ def replays_before_refusals(uow: UnitOfWork) -> Iterator[None]:
     try:
         yield
     except LifecycleError:
-        if uow.idempotency_key is not None:
+        if uow.idempotency_keys:
             uow.require_transaction()
         raise
 

@@ -68,7 +68,7 @@ class UnitOfWork:
         extra_rows: New rows of other tables.
         artifacts: New artifacts. An address that the job has already is skipped.
         unsent_runs: New runs whose upload failed. A job that has one already keeps it.
-        idempotency_key: The key to bind with an optimistic write; see `IdempotentRequest.bind_with`.
+        idempotency_keys: Keys to bind with an optimistic write; see `IdempotentRequest.bind_with`.
         diagnoses: New explanations of failures. One that cannot be stored is logged and dropped.
         versions: The versions of the rows that an optimistic attempt has read. None in a transaction.
         next_claim: A claim that the last statement makes after the changes, or None.
@@ -86,7 +86,7 @@ class UnitOfWork:
         self.artifacts: list[Artifact] = []
         self.unsent_runs: list[UnsentRun] = []
         self.diagnoses: list[FailureExplanation] = []
-        self.idempotency_key: IdempotencyKey | None = None
+        self.idempotency_keys: list[IdempotencyKey] = []
         self._new: dict[str, Job | Lease] = {}
         self._changed: dict[str, Job | Lease] = {}
         self._relocated: set[str] = set()
@@ -214,8 +214,8 @@ class UnitOfWork:
         changes = self._take_changes()
         if self.next_claim is not None:
             is_written = write_and_claim(changes, self.next_claim, lanes=lanes, versions=self.versions)
-        elif changes or lanes or self.idempotency_key is not None:
-            is_written = write_changes(changes, lanes=lanes, versions=self.versions, key=self.idempotency_key)
+        elif changes or lanes or self.idempotency_keys:
+            is_written = write_changes(changes, lanes=lanes, versions=self.versions, keys=self.idempotency_keys)
         else:
             is_written = True
         if not is_written:

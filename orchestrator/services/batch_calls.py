@@ -16,6 +16,7 @@ from typing import Generic, TypeVar
 
 from leases.errors import StaleLease
 from leases.fencing import LockedLease, lock_leases
+from leases.models import Lease
 from orchestrator.core.unit_of_work import NeedsTransaction, UnitOfWork, operation
 from orchestrator.services.heartbeat import (
     HeartbeatResult,
@@ -54,6 +55,21 @@ class WorkerMessage(Generic[M]):
     worker: Worker
     content: M
     session: str | None = None
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The job of a lease after its final message.
+
+    Attributes:
+        job: The job.
+        lease: The lease.
+        is_new: Whether this message has ended the lease: it is no repetition, and no late result.
+    """
+
+    job: Job
+    lease: Lease
+    is_new: bool
 
 
 Messages = Mapping[str, WorkerMessage[M]]  # by lease id
@@ -96,33 +112,35 @@ def renew_many(messages: Messages[HeartbeatUpdate], *, now: datetime | None = No
     return _decide_each(decider, messages, now)
 
 
-def complete_many(messages: Messages[CompleteMessage], *, now: datetime | None = None) -> Results[Job]:
+def complete_many(messages: Messages[CompleteMessage], *, now: datetime | None = None) -> Results[Ended]:
     """Complete the job of each of these leases; see `complete`."""
 
-    def decider(uow: UnitOfWork, attempted: Messages[CompleteMessage]) -> Decide[CompleteMessage, Job]:
+    def decider(uow: UnitOfWork, attempted: Messages[CompleteMessage]) -> Decide[CompleteMessage, Ended]:
         used_runs: set[str] | None = None
 
-        def decide(locked: LockedLease, message: WorkerMessage[CompleteMessage]) -> Job:
+        def decide(locked: LockedLease, message: WorkerMessage[CompleteMessage]) -> Ended:
             nonlocal used_runs
             if is_duplicate(locked, message.content.digest, may_be_late=True):
-                return locked.job
+                return Ended(locked.job, locked.lease, is_new=False)
             if used_runs is None:  # read under the locks
                 used_runs = runs_in_use(uow, (other.content for other in attempted.values()))
-            return apply_success(uow, locked, message.worker, message.content, used_runs)
+            is_new = locked.lease.is_open
+            job = apply_success(uow, locked, message.worker, message.content, used_runs)
+            return Ended(job, locked.lease, is_new)
 
         return decide
 
     return _decide_each(decider, messages, now)
 
 
-def fail_many(messages: Messages[FailMessage], *, now: datetime | None = None) -> Results[Job]:
+def fail_many(messages: Messages[FailMessage], *, now: datetime | None = None) -> Results[Ended]:
     """Fail the job of each of these leases; see `fail`."""
 
-    def decider(uow: UnitOfWork, _: Messages[FailMessage]) -> Decide[FailMessage, Job]:
-        def decide(locked: LockedLease, message: WorkerMessage[FailMessage]) -> Job:
+    def decider(uow: UnitOfWork, _: Messages[FailMessage]) -> Decide[FailMessage, Ended]:
+        def decide(locked: LockedLease, message: WorkerMessage[FailMessage]) -> Ended:
             if is_duplicate(locked, message.content.digest):
-                return locked.job
-            return apply_failure(uow, locked, message.worker, message.content)
+                return Ended(locked.job, locked.lease, is_new=False)
+            return Ended(apply_failure(uow, locked, message.worker, message.content), locked.lease, is_new=True)
 
         return decide
 

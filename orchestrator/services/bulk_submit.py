@@ -1,18 +1,23 @@
-"""Submits many jobs in one transaction, with a result for each, and as many statements for 500 jobs as for one."""
+"""Submits many jobs in one transaction, with a result for each, and as many statements for 500 jobs as for one.
+
+`submit_many` submits the jobs of one request, `submit_together` the requests of several clients for one job each.
+"""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from leases.scheduling.limits import KeyRoom
-from orchestrator.core.idempotency import IdempotentRequest, replays_before_refusals
-from orchestrator.core.unit_of_work import UnitOfWork, operation
+from leases.scheduling.submit_quotas import QuotaChanged
+from orchestrator.core.idempotency import IdempotentRequest, bound_among, replays_before_refusals
+from orchestrator.core.unit_of_work import NeedsTransaction, UnitOfWork, operation
 from orchestrator.services import transitions
 from orchestrator.services.admission import AdmissionContext, load_context
 from orchestrator.services.dependencies import DependencyStatus, lock_dependencies
-from orchestrator.services.submission import Submission, admit_job, enqueue_job, new_job
+from orchestrator.services.submission import Submission, admit_job, enqueue_job, new_job, submit
+from orchestrator.services.transitions import OperationResult
 from runtime_jobs.errors import Invalid, LifecycleError, QuotaExceeded, RecordedError
 from runtime_jobs.events import Actor
 from runtime_jobs.models import Job
@@ -39,6 +44,116 @@ class _Admitted:
     job: Job
     submission: Submission
     status: DependencyStatus
+
+
+@dataclass(frozen=True)
+class SubmitRequest:
+    """A request for one job; see `submission.submit`."""
+
+    submission: Submission
+    actor: Actor
+    idempotency: IdempotentRequest | None = None
+
+    @property
+    def locks_other_rows(self) -> bool:
+        """Whether other jobs must be locked, or a repetition recognized by an id that the client has chosen."""
+        submission = self.submission
+        return bool(submission.depends_on or submission.group or submission.job_ulid is not None)
+
+
+def submit_together(
+    requests: Sequence[SubmitRequest],
+    *,
+    policy_for: Callable[[str], JobPolicy],
+    default_pool: str,
+    now: datetime | None = None,
+) -> list[OperationResult | Exception]:
+    """Queue the jobs of several clients, each as `submission.submit` does.
+
+    Most are queued by one operation. Requests that it leaves open follow by themselves: repetitions, those that lock
+    other rows, and those of an organization whose quota must be recounted. If the one operation fails, nothing is
+    queued. An error of one that follows is its result, because the others are queued by then.
+    """
+    results: dict[int, OperationResult | Exception] = {}
+    together = {place: request for place, request in enumerate(requests) if not request.locks_other_rows}
+    if len(together) > 1:
+        results |= _submit_together(together, policy_for=policy_for, default_pool=default_pool, now=now)
+    for place, request in enumerate(requests):
+        if place not in results:
+            results[place] = _submit_alone(request, policy_for, default_pool, now)
+    return [results[place] for place in range(len(requests))]
+
+
+def _submit_alone(
+    request: SubmitRequest, policy_for: Callable[[str], JobPolicy], default_pool: str, now: datetime | None
+) -> OperationResult | Exception:
+    try:
+        return submit(
+            request.submission,
+            policy=policy_for(request.submission.spec.job_type),
+            default_pool=default_pool,
+            actor=request.actor,
+            idempotency=request.idempotency,
+            now=now,
+        )
+    except Exception as error:  # noqa: BLE001 see `submit_together`
+        return error
+
+
+@operation(optimistic=True, confirm_refusals=False)
+def _submit_together(
+    uow: UnitOfWork,
+    requests: Mapping[int, SubmitRequest],
+    *,
+    policy_for: Callable[[str], JobPolicy],
+    default_pool: str,
+    now: datetime | None,
+) -> dict[int, OperationResult | Exception]:
+    """Return the results of the requests that can be decided together. Keys are bound by an optimistic attempt only."""
+    tried = _without_bound_keys(requests) if uow.is_optimistic else _without_keys(requests)
+    context = load_context(
+        uow, {request.submission.project_key for request in tried.values()}, default_pool=default_pool
+    )
+    now = now or context.now
+    no_dependencies = lock_dependencies((), org_slugs=())
+    results: dict[int, OperationResult | Exception] = {}
+    admitted: dict[int, _Admitted] = {}
+    for place, request in tried.items():
+        submission = request.submission
+        job = new_job(submission, policy_for(submission.spec.job_type))
+        try:
+            admitted[place] = _Admitted(job, submission, admit_job(job, submission, context, no_dependencies))
+        except LifecycleError as refusal:
+            if request.idempotency is None:  # a repetition is not refused, and its key may have been bound meanwhile
+                results[place] = refusal
+        except (QuotaChanged, NeedsTransaction):
+            continue
+    transitions.look_up_lanes(uow, (entry.job for entry in admitted.values()))
+    for place, entry in admitted.items():
+        request = tried[place]
+        if request.idempotency is not None:
+            request.idempotency.bind_with(uow, entry.job.job_ulid, now=now)
+        job = enqueue_job(uow, entry.job, entry.submission, entry.status, now=now, actor=request.actor)
+        results[place] = OperationResult(job)
+    return results
+
+
+def _without_bound_keys(requests: Mapping[int, SubmitRequest]) -> dict[int, SubmitRequest]:
+    """Return the requests without those whose key is bound, or is that of an earlier request among these."""
+    keys = [request.idempotency for request in requests.values() if request.idempotency is not None]
+    seen = {(key.principal, key.operation, key.key) for key in bound_among(keys)}
+    found = {}
+    for place, request in requests.items():
+        if (key := request.idempotency) is not None:
+            if (name := (key.principal, key.operation, key.key)) in seen:
+                continue
+            seen.add(name)
+        found[place] = request
+    return found
+
+
+def _without_keys(requests: Mapping[int, SubmitRequest]) -> dict[int, SubmitRequest]:
+    return {place: request for place, request in requests.items() if request.idempotency is None}
 
 
 @operation(optimistic=True, confirm_refusals=False)

@@ -4,11 +4,12 @@ So a worker with one slot sends one message per job instead of two. A refused fi
 message counts also if the claim finds nothing, or if the state of the worker does not allow it.
 
 Both are one statement unless the job holds slots of limits or is queued again. Then the claim follows after the commit,
-because in one transaction the two would lock lanes out of order and meet deadlocks.
+because in one transaction the two would lock lanes out of order and meet deadlocks. The claims of many workers always
+follow the final messages of all of them (`claim_after`).
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -20,7 +21,8 @@ from leases.fencing import LockedLease
 from leases.models import Lease
 from leases.scheduling.claims import AttachedClaim, Offer
 from orchestrator.core.unit_of_work import UnitOfWork, operation
-from orchestrator.services.claiming import Claimed, claim_one
+from orchestrator.services.batch_calls import Ended
+from orchestrator.services.claiming import Claimed, ClaimOrder, claim_for_workers, claim_one
 from orchestrator.services.job_end import (
     CompleteMessage,
     FailMessage,
@@ -135,6 +137,45 @@ def fail_and_claim(
         return _repeated(locked, worker)
     apply_failure(uow, locked, worker, message)
     return _claim(uow, locked, worker, claim, now)
+
+
+def claim_after(ended: Mapping[str, Ended], requests: Mapping[str, tuple[Worker, ClaimRequest]]) -> dict[str, Claimed]:
+    """Make the claims that final messages carry. The messages were stored, and count in any case.
+
+    Args:
+        ended: What the messages have ended, by the id of the lease.
+        requests: The worker and the claim of each message, likewise.
+
+    Returns:
+        The next lease of each message that has one: a new one, or that of the first message if this is its repetition.
+    """
+    next_leases = {name: next_lease_ulid(ended[name].lease) for name in requests}
+    new = [name for name in requests if ended[name].is_new]
+    found: dict[str, Claimed] = {}  # by the id of the next lease
+    for claims in _claims_of([_order(*requests[name], next_leases[name]) for name in new]):
+        found |= {claimed.lease.lease_ulid: claimed for claimed in claims}
+    if repeated := [next_leases[name] for name in requests if name not in new]:
+        open_leases = Lease.objects.open().select_related("job").filter(lease_ulid__in=repeated)
+        found |= {lease.lease_ulid: Claimed(lease.job, lease) for lease in open_leases}
+    followers = {name: found[lease_ulid] for name, lease_ulid in next_leases.items() if lease_ulid in found}
+    return {
+        name: claimed for name, claimed in followers.items() if claimed.lease.worker_id == requests[name][0].worker_id
+    }
+
+
+def _order(worker: Worker, request: ClaimRequest, lease_ulid: str) -> ClaimOrder:
+    return ClaimOrder(worker, request.offer, 1, request.acknowledge, request.session, lease_ulid)
+
+
+def _claims_of(orders: Sequence[ClaimOrder]) -> list[list[Claimed]]:
+    """Return the claims of each order: none if a newer process has replaced the one that asks, or on an error."""
+    results = claim_for_workers(orders) if orders else []
+    for error in {id(result): result for result in results if isinstance(result, Exception)}.values():
+        if isinstance(error, DatabaseError):
+            log.log(log_level_of(error), "no claims after final messages; the workers claim again", exc_info=error)
+        elif not isinstance(error, StaleLease):
+            raise error
+    return [[] if isinstance(result, Exception) else result for result in results]
 
 
 def next_lease_ulid(lease: Lease) -> str:

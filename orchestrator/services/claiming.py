@@ -6,7 +6,7 @@ opens a transaction around it.
 
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol, TypeVar
@@ -133,10 +133,7 @@ def claim_many(
         IdempotencyConflict: The key was used with another request.
     """
     if idempotency is None:
-        (claims,) = claim_for_workers([ClaimOrder(worker, offer, limit, acknowledge, session)], now=now)
-        if isinstance(claims, StaleLease):
-            raise claims
-        return claims
+        return _claim_alone(ClaimOrder(worker, offer, limit, acknowledge, session), now)
 
     def attempt(limit: int = limit) -> ClaimResult:
         return claim_jobs(worker, offer, limit=limit, acknowledge=acknowledge, session=session, now=now)
@@ -158,7 +155,7 @@ def claim_many(
     return replayed or _as_claims(claimed)
 
 
-def claim_for_workers(orders: Sequence[ClaimOrder], *, now: datetime | None = None) -> list[list[Claimed] | StaleLease]:
+def claim_for_workers(orders: Sequence[ClaimOrder], *, now: datetime | None = None) -> list[list[Claimed] | Exception]:
     """Claim for several workers, with one statement for all that offer the same; see `claim_many`.
 
     Args:
@@ -166,26 +163,28 @@ def claim_for_workers(orders: Sequence[ClaimOrder], *, now: datetime | None = No
         now: Timestamp of the leases; by default the time of the database.
 
     Returns:
-        The claims of each order. `StaleLease`: a newer process of the worker has replaced its session.
+        The claims of each order, or its error: `StaleLease` if a newer process of the worker has replaced its session.
+        An error of one statement is not raised, because the jobs of another one may be leased by then.
     """
-    results: dict[int, ClaimResult] = {}
+    results: dict[int, list[Claimed] | Exception] = {}
     waiting = dict(enumerate(orders))
     while waiting:
-        places: dict[tuple[Any, ...], int] = {}
+        groups: dict[Hashable, dict[int, ClaimOrder]] = {}
+        workers: set[Any] = set()
         for place, order in waiting.items():
-            places.setdefault((order.worker.pk, order.group), place)
-        groups: dict[Any, list[int]] = {}
-        for (_, group), place in places.items():
-            groups.setdefault(group, []).append(place)
-        for together in groups.values():
-            results |= _claim_together({place: waiting.pop(place) for place in together}, now)
-    return [
-        StaleLease("lease_ended") if results[place].is_replaced else _as_claims(results[place])
-        for place in range(len(orders))
-    ]
+            if order.worker.pk not in workers:
+                workers.add(order.worker.pk)
+                groups.setdefault(order.group, {})[place] = order
+        for group in groups.values():
+            waiting = {place: order for place, order in waiting.items() if place not in group}
+            try:
+                results |= _claim_together(group, now)
+            except Exception as error:  # noqa: BLE001 see above
+                results |= dict.fromkeys(group, error)
+    return [results[place] for place in range(len(orders))]
 
 
-def _claim_together(orders: dict[int, ClaimOrder], now: datetime | None) -> dict[int, ClaimResult]:
+def _claim_together(orders: dict[int, ClaimOrder], now: datetime | None) -> dict[int, list[Claimed] | Exception]:
     """Claim for workers that offer the same. A claim that was inconclusive is repeated for those without a job."""
     results: dict[int, ClaimResult] = {}
     waiting = dict(orders)
@@ -200,7 +199,10 @@ def _claim_together(orders: dict[int, ClaimOrder], now: datetime | None) -> dict
         return ClaimResult([], again=bool(waiting))
 
     _repeated(attempt)
-    return results
+    return {
+        place: StaleLease("lease_ended") if result.is_replaced else _as_claims(result)
+        for place, result in results.items()
+    }
 
 
 def claim_one(claim: AttachedClaim) -> Lease | None:
@@ -213,10 +215,14 @@ def claim_one(claim: AttachedClaim) -> Lease | None:
         StaleLease: A newer process of the worker has replaced this session.
     """
     order = ClaimOrder(claim.worker, claim.offer, 1, claim.acknowledge, claim.session, claim.lease_ulid)
-    (claims,) = claim_for_workers([order], now=claim.now)
-    if isinstance(claims, StaleLease):
+    return next((claimed.lease for claimed in _claim_alone(order, claim.now)), None)
+
+
+def _claim_alone(order: ClaimOrder, now: datetime | None) -> list[Claimed]:
+    (claims,) = claim_for_workers([order], now=now)
+    if isinstance(claims, Exception):
         raise claims
-    return next((claimed.lease for claimed in claims), None)
+    return claims
 
 
 def _as_claims(result: ClaimResult) -> list[Claimed]:

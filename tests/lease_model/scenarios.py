@@ -130,6 +130,16 @@ def claims_more_than_it_can_hold(m: LeaseMachine) -> Iterator[object]:
         yield m.claim(who=0, acknowledge=False)
 
 
+def several_claim_at_once(m: LeaseMachine) -> Iterator[object]:
+    """One of them cannot run the oldest job."""
+    m.submit()
+    yield m.release(m.claim(who=0, acknowledge=False), unable=True)
+    for _ in range(3):
+        m.submit()
+    yield m.claim_together(order=[0, 1, 2], limit=1, acknowledge=False)
+    yield m.claim_together(order=[2, 0, 1], limit=2, acknowledge=True)
+
+
 def is_retried_too_soon_and_too_often(m: LeaseMachine) -> Iterator[object]:
     job = m.submit()
     handle = m.claim(who=0, acknowledge=False)
@@ -361,5 +371,6 @@ STORIES: tuple[Story, ...] = (
     fails_when_asked_to_cancel,
     succeeds_after_the_deadline,
     claims_more_than_it_can_hold,
+    several_claim_at_once,
     is_retried_too_soon_and_too_often,
 )

@@ -19,7 +19,7 @@ from leases.states import OPEN, LeaseState
 from orchestrator.maintenance.leases import sweep
 from orchestrator.services import batch_calls, cancellation, claiming, expiry, job_end, retries, worker_state
 from orchestrator.services import heartbeat as service_heartbeat
-from orchestrator.services.claiming import Claimed
+from orchestrator.services.claiming import Claimed, ClaimOrder
 from orchestrator.services.heartbeat import HeartbeatUpdate, renew
 from orchestrator.step_logs import job_log_writes
 from runtime_jobs.errors import LifecycleError
@@ -113,10 +113,32 @@ class LeaseMachine(RuleBasedStateMachine):
         claimed = claiming.claim(worker=worker, offer=offered, acknowledge=acknowledge, now=self.now)
         if claimed is None:
             return multiple()
+        self.fence_rises(claimed)
+        return claimed
+
+    @rule(
+        target=handles, order=st.permutations(range(WORKERS)), limit=st.integers(1, CAPACITY), acknowledge=st.booleans()
+    )
+    def claim_together(self, order: list[int], limit: int, acknowledge: bool) -> Any:
+        """As a process does whose clients claim at the same time."""
+        workers = [self.workers[who] for who in order]
+        orders = [ClaimOrder(worker, offer(worker, job_types=self.job_types), limit, acknowledge) for worker in workers]
+        found = claiming.claim_for_workers(orders, now=self.now)
+        claims: list[Claimed] = []
+        for worker, mine in zip(workers, found, strict=True):
+            assert isinstance(mine, list)
+            assert len(mine) <= limit
+            for claimed in mine:
+                assert claimed.lease.worker_id == worker.worker_id, "each its own"
+                assert worker.worker_id not in Job.objects.get(pk=claimed.job.pk).excluded_workers
+                self.fence_rises(claimed)
+            claims += mine
+        return multiple(*claims)
+
+    def fence_rises(self, claimed: Claimed) -> None:
         before = self.fences.get(claimed.job.job_ulid, 0)
         assert claimed.lease.fence > before, "a fence rises"
         self.fences[claimed.job.job_ulid] = claimed.lease.fence
-        return claimed
 
     @rule(handle=handles)
     def acknowledge(self, handle: Claimed) -> None:

@@ -42,6 +42,7 @@ KILLERS = {
     "a cancel is forgotten": "is_silent_after_a_cancel",
     "a success after the deadline": "succeeds_after_the_deadline",
     "more than it can hold": "claims_more_than_it_can_hold",
+    "a worker gets a job that it cannot run": "several_claim_at_once",
     "the same fence again": "an_older_worker_reports_late",
     "requeued for ever": "is_lost_before_it_was_acknowledged",
     "retried while it runs": "is_retried_too_soon_and_too_often",

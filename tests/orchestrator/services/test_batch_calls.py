@@ -127,7 +127,7 @@ def test_many_are_acknowledged_renewed_and_completed(project, worker):
     assert [one.lease.lease_ulid for one in renewed.values()] == leases
     assert job_of(leases[0]).progress == {"percent": 1.0}
     runs = {name: CompleteMessage(f"run_{place}") for place, name in enumerate(leases)}
-    assert {job.state for job in batch_calls.complete_many(batch_calls.messages_of(worker, runs)).values()} == {
+    assert {ended.job.state for ended in batch_calls.complete_many(batch_calls.messages_of(worker, runs)).values()} == {
         JobState.SUCCEEDED
     }
     assert [job_of(name).ingest_run_id for name in leases] == ["run_0", "run_1", "run_2"]
@@ -205,9 +205,9 @@ def test_the_same_final_messages_again_are_answered_the_same_and_others_are_conf
     first = batch_calls.complete_many(batch_calls.messages_of(worker, runs))
     result = [kinds(name) for name in leases]
     again = batch_calls.complete_many(
-        batch_calls.messages_of(worker, runs), now=after(first[leases[0]].finished_at, 4000)
+        batch_calls.messages_of(worker, runs), now=after(first[leases[0]].job.finished_at, 4000)
     )
-    assert {job.state for job in again.values()} == {JobState.SUCCEEDED}
+    assert {ended.job.state for ended in again.values()} == {JobState.SUCCEEDED}
     other = batch_calls.complete_many(
         batch_calls.messages_of(worker, {leases[0]: CompleteMessage("run_2"), leases[1]: CompleteMessage("run_1")})
     )
@@ -228,7 +228,7 @@ def test_one_run_is_one_jobs_also_within_a_call(project, worker):
     assert isinstance(answers[leases[1]], Conflict)
     more = held(worker, project, 2)
     answers = batch_calls.complete_many(batch_calls.messages_of(worker, dict.fromkeys(more, CompleteMessage("run_2"))))
-    assert answers[more[0]].state == JobState.SUCCEEDED
+    assert answers[more[0]].job.state == JobState.SUCCEEDED
     assert isinstance(answers[more[1]], Conflict)
 
 
@@ -242,11 +242,11 @@ def test_failures_bring_their_retries_their_runs_and_their_explanations(project,
         steps: FailMessage(FailureReason.COMMAND_FAILED, message="tests failed", exit_code=1),
     }
     answers = batch_calls.fail_many(batch_calls.messages_of(worker, words))
-    assert {job.state for job in answers.values()} == {JobState.FAILED}
-    retry = Job.objects.get(retry_of_job_ulid=answers[lost].job_ulid)
-    assert (retry.state, retry.attempt, retry.lane_id) == (JobState.QUEUED, 2, answers[lost].lane_id)
-    assert UnsentRun.objects.get().job_id == answers[unsent].job_ulid
-    assert FailureExplanation.objects.get().job_id == answers[steps].job_ulid
+    assert {ended.job.state for ended in answers.values()} == {JobState.FAILED}
+    retry = Job.objects.get(retry_of_job_ulid=answers[lost].job.job_ulid)
+    assert (retry.state, retry.attempt, retry.lane_id) == (JobState.QUEUED, 2, answers[lost].job.lane_id)
+    assert UnsentRun.objects.get().job_id == answers[unsent].job.job_ulid
+    assert FailureExplanation.objects.get().job_id == answers[steps].job.job_ulid
     assert [one.job.pk for one in claim_many(worker, 9, job_types=BOTH)] == [retry.pk]
 
 
@@ -256,7 +256,7 @@ def test_a_cancel_that_was_asked_for_counts_here_too(project, worker):
     answers = batch_calls.fail_many(
         batch_calls.messages_of(worker, dict.fromkeys([asked, free], FailMessage(FailureReason.WORKER_SHUTDOWN)))
     )
-    assert [answers[name].state for name in (asked, free)] == [JobState.CANCELED, JobState.FAILED]
+    assert [answers[name].job.state for name in (asked, free)] == [JobState.CANCELED, JobState.FAILED]
 
 
 def test_those_that_wait_for_the_ended_ones_go_on(project, worker):

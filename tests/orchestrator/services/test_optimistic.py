@@ -233,7 +233,7 @@ def test_a_refused_entry_is_confirmed_under_the_lock(claim, monkeypatch, read_ag
     results = batch_calls.complete_many(
         batch_calls.messages_of(claim.lease.worker, {name: CompleteMessage(), "rtl_none": CompleteMessage()})
     )
-    assert [type(result).__name__ for result in results.values()] == ["Job", "StaleLease"]
+    assert [type(result).__name__ for result in results.values()] == ["Ended", "StaleLease"]
     assert read_again == ["decide_in_transaction"]
 
 

@@ -119,7 +119,7 @@ def message(name: str, lease: Lease, content: int, now: datetime, worker: Any) -
         "complete_many": CompleteMessage(exit_code=content % 2),
         "fail_many": FailMessage(reason),
     }
-    return function_of(name)(dict.fromkeys(names, contents[name]), worker=worker, now=now)
+    return function_of(name)(batch_calls.messages_of(worker, dict.fromkeys(names, contents[name])), now=now)
 
 
 def outcome(result: Any) -> Any:

@@ -286,7 +286,7 @@ def test_an_upload_that_fails_again_does_not_refuse_the_other_failures_of_its_ca
     results = batch_calls.fail_many(
         batch_calls.messages_of(resending.lease.worker, {resending.lease.lease_ulid: run, other.lease.lease_ulid: run})
     )
-    assert [job.state for job in results.values()] == [JobState.FAILED, JobState.FAILED]
+    assert [ended.job.state for ended in results.values()] == [JobState.FAILED, JobState.FAILED]
     assert set(UnsentRun.objects.values_list("job_id", flat=True)) >= {resending.job.job_ulid, other.job.job_ulid}
 
 

@@ -71,7 +71,7 @@ def test_an_entry_that_is_refused_leaves_no_artifact(settings):
     answers = batch_calls.complete_many(batch_calls.messages_of(worker, words))
     kept, refused = (answers[lease.lease_ulid] for lease in leases)
     assert isinstance(refused, Conflict)
-    assert list(Artifact.objects.values_list("job_id", flat=True)) == [kept.job_ulid]
+    assert list(Artifact.objects.values_list("job_id", flat=True)) == [kept.job.job_ulid]
     assert Job.objects.get(job_ulid=leases[1].job_id).state == "starting"
 
 

@@ -1,6 +1,6 @@
 """Views of `/v1/runtime/jobs` (document 000) and `/v1/jobs` (jobs of all types)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from rest_framework.response import Response
 from rest_framework.viewsets import GenericViewSet
 
 from orchestrator.core.idempotency import key_of
-from orchestrator.http.api.calls import ApiAnswer, ApiCall, respond
+from orchestrator.http.api.calls import ApiAnswer, ApiCall, CombinedCall, respond
 from orchestrator.http.api.fields import parse
 from orchestrator.http.api.headers import idempotent_request
 from orchestrator.http.api.json_parser import body_of
@@ -45,7 +45,7 @@ from orchestrator.protocols.native.organizations import NO_ORGANIZATION
 from orchestrator.selectors.job_steps import annotations_of, steps_of
 from orchestrator.selectors.pending_reasons.service import pending_for
 from orchestrator.services import bulk_submit, cancellation, retries
-from orchestrator.services import submission as submission_operations
+from orchestrator.services.bulk_submit import SubmitRequest
 from orchestrator.services.concurrency import ConcurrencyGroup, OnConflict
 from orchestrator.services.dependencies import get_roots
 from orchestrator.services.submission import Submission
@@ -92,17 +92,31 @@ RUNTIME_JOBS = JobCollection("/v1/runtime/jobs", "submit", SubmitRuntimeJobInput
 ANY_JOBS = JobCollection("/v1/jobs", "submit any", SubmitAnyJobInput, wire.serialize_any_job)
 
 
-def submit(call: ApiCall, collection: JobCollection) -> ApiAnswer:
-    """Queue a new job."""
+@dataclass(frozen=True)
+class SubmitCall:
+    """A submit, and the collection to which it was sent."""
+
+    request: SubmitRequest
+    collection: JobCollection
+
+
+def _read_submit(call: ApiCall, collection: JobCollection) -> SubmitCall:
     submission = _submission(call, collection, call.body)
-    outcome = submission_operations.submit(
-        submission,
-        policy=configured_policy(submission.spec.job_type),
-        default_pool=settings.DEFAULT_POOL,
-        actor=client_of(call).actor,
-        idempotency=idempotent_request(call, collection.operation, call.body),
-    )
-    return _created(outcome, collection)
+    key = idempotent_request(call, collection.operation, call.body)
+    return SubmitCall(SubmitRequest(submission, client_of(call).actor, key), collection)
+
+
+def _run_submit(calls: Sequence[SubmitCall]) -> Sequence[OperationResult | Exception]:
+    requests = [call.request for call in calls]
+    return bulk_submit.submit_together(requests, policy_for=configured_policy, default_pool=settings.DEFAULT_POOL)
+
+
+def _answer_submit(call: SubmitCall, outcome: OperationResult) -> ApiAnswer:
+    return _created(outcome, call.collection)
+
+
+# Queue a new job.
+submit = CombinedCall(_read_submit, _run_submit, _answer_submit)
 
 
 def submit_bulk(call: ApiCall, collection: JobCollection) -> ApiAnswer:

@@ -20,7 +20,7 @@ from orchestrator.protocols.native.leases.calls import complete_arguments, compl
 from orchestrator.protocols.native.leases.views import WorkerViewSet
 from orchestrator.protocols.native.serializers import EmptyBody
 from orchestrator.services import batch_calls
-from orchestrator.services.batch_calls import messages_of
+from orchestrator.services.batch_calls import Ended, messages_of
 from orchestrator.services.heartbeat import HeartbeatResult, HeartbeatUpdate
 from orchestrator.services.job_end import CompleteMessage, FailMessage
 from runtime_jobs.errors import LifecycleError
@@ -54,7 +54,7 @@ def complete_batch(call: ApiCall) -> ApiAnswer:
         lease_id: CompleteMessage(**complete_arguments(message["result"]))
         for lease_id, message in batch.messages.items()
     }
-    return batch.answer(complete_many(messages_of(worker_of(call), contents)), wire.serialize_status)
+    return batch.answer(complete_many(messages_of(worker_of(call), contents)), _serialize_ended)
 
 
 def fail_batch(call: ApiCall) -> ApiAnswer:
@@ -63,7 +63,7 @@ def fail_batch(call: ApiCall) -> ApiAnswer:
     contents = {
         lease_id: FailMessage(**fail_arguments(message["result"])) for lease_id, message in batch.messages.items()
     }
-    return batch.answer(batch_calls.fail_many(messages_of(worker_of(call), contents)), wire.serialize_status)
+    return batch.answer(batch_calls.fail_many(messages_of(worker_of(call), contents)), _serialize_ended)
 
 
 class LeaseBatchViewSet(WorkerViewSet):
@@ -96,6 +96,10 @@ class LeaseBatchViewSet(WorkerViewSet):
 
 def _serialize_heartbeat(renewed: HeartbeatResult) -> dict[str, Any]:
     return wire.serialize_heartbeat(renewed.job, renewed.lease, renewed.now)
+
+
+def _serialize_ended(ended: Ended) -> dict[str, Any]:
+    return wire.serialize_status(ended.job)
 
 
 @dataclass

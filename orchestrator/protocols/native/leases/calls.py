@@ -21,8 +21,8 @@ from orchestrator.ingest.run_checks import refused_runs
 from orchestrator.protocols.native.leases import serializers, wire
 from orchestrator.protocols.native.serializers import EmptyBody
 from orchestrator.services import batch_calls, claiming
-from orchestrator.services.batch_calls import Messages, Results, WorkerMessage
-from orchestrator.services.claim_next import ClaimRequest, Finished, complete_and_claim, fail_and_claim
+from orchestrator.services.batch_calls import Ended, Messages, Results, WorkerMessage
+from orchestrator.services.claim_next import ClaimRequest, Finished, claim_after, complete_and_claim, fail_and_claim
 from orchestrator.services.claiming import Claimed, ClaimOrder
 from orchestrator.services.heartbeat import HeartbeatResult, HeartbeatUpdate
 from orchestrator.services.job_end import CompleteMessage, FailMessage
@@ -36,6 +36,8 @@ from workers.registry.matching import offer_of
 
 M = TypeVar("M")
 R = TypeVar("R")
+
+FinalDocument = dict[str, Any]  # the response to a final message
 
 _ORGANIZATIONS = PreparedQuery(Organization, "WHERE t.slug = ANY (%s)")
 
@@ -92,15 +94,19 @@ def _read_claim(call: ApiCall) -> ClaimCall:
 
 
 def _run_claim(calls: Sequence[ClaimCall]) -> Sequence[ClaimedDocuments | Exception]:
-    """Claim for all workers, then render the leases of all."""
+    """Claim for all workers, then render the leases of all.
+
+    Claims with a key come first: these may be repeated if another one fails.
+    """
     for call in calls:
         clear_unready(call.order.worker)
+    results: dict[int, list[Claimed] | Exception] = {
+        place: _claim_once(call.order, call.idempotency)
+        for place, call in enumerate(calls)
+        if call.idempotency is not None
+    }
     together = {place: call.order for place, call in enumerate(calls) if call.idempotency is None}
-    found = claiming.claim_for_workers(list(together.values()))
-    results: dict[int, list[Claimed] | LifecycleError] = dict(zip(together, found, strict=True))
-    for place, call in enumerate(calls):
-        if call.idempotency is not None:
-            results[place] = _claim_once(call.order, call.idempotency)
+    results |= dict(zip(together, claiming.claim_for_workers(list(together.values())), strict=True))
     try:
         return _documents([results[place] for place in range(len(calls))])
     except Exception as error:  # noqa: BLE001 the claims were made, and must not be repeated
@@ -121,12 +127,12 @@ def _claim_once(order: ClaimOrder, idempotency: IdempotentRequest) -> list[Claim
         return refusal
 
 
-def _documents(results: Sequence[list[Claimed] | LifecycleError]) -> list[ClaimedDocuments | Exception]:
-    claims = [claimed for result in results if not isinstance(result, LifecycleError) for claimed in result]
+def _documents(results: Sequence[list[Claimed] | Exception]) -> list[ClaimedDocuments | Exception]:
+    claims = [claimed for result in results if not isinstance(result, Exception) for claimed in result]
     leases = iter(_serialize_claims(claims))
     return [
         result
-        if isinstance(result, LifecycleError)
+        if isinstance(result, Exception)
         else ClaimedDocuments([next(leases) for _ in result], any(claimed.replayed for claimed in result))
         for result in results
     ]
@@ -174,20 +180,23 @@ def _run_heartbeat(calls: Sequence[LeaseCall[HeartbeatUpdate]]) -> Sequence[Hear
     return _in_rounds(calls, lambda together: batch_calls.renew_many(_messages(together)))
 
 
-def _run_complete(calls: Sequence[LeaseCall[CompleteMessage]]) -> Sequence[Job | Finished | Exception]:
-    def run(together: dict[str, LeaseCall[CompleteMessage]]) -> dict[str, Job | Finished | LifecycleError]:
-        refusals = _refused_runs(_messages(together))
-        accepted = {lease_ulid: call for lease_ulid, call in together.items() if lease_ulid not in refusals}
-        return refusals | _end_each(accepted, batch_calls.complete_many, complete_and_claim)
+def _run_complete(calls: Sequence[LeaseCall[CompleteMessage]]) -> Sequence[FinalDocument | Exception]:
+    def alone(lease_ulid: str, message: WorkerMessage[CompleteMessage], claim: ClaimRequest) -> Finished:
+        for refusal in _refused_runs({lease_ulid: message}).values():
+            raise refusal
+        return complete_and_claim(lease_ulid=lease_ulid, worker=message.worker, message=message.content, claim=claim)
 
-    return _in_rounds(calls, run)
-
-
-def _run_fail(calls: Sequence[LeaseCall[FailMessage]]) -> Sequence[Job | Finished | Exception]:
-    return _in_rounds(calls, lambda together: _end_each(together, batch_calls.fail_many, fail_and_claim))
+    return _in_rounds(calls, lambda together: _end_each(together, complete_many, alone))
 
 
-def complete_many(messages: Messages[CompleteMessage]) -> Results[Job]:
+def _run_fail(calls: Sequence[LeaseCall[FailMessage]]) -> Sequence[FinalDocument | Exception]:
+    def alone(lease_ulid: str, message: WorkerMessage[FailMessage], claim: ClaimRequest) -> Finished:
+        return fail_and_claim(lease_ulid=lease_ulid, worker=message.worker, message=message.content, claim=claim)
+
+    return _in_rounds(calls, lambda together: _end_each(together, batch_calls.fail_many, alone))
+
+
+def complete_many(messages: Messages[CompleteMessage]) -> Results[Ended]:
     """Complete jobs. A run must be held by the reference ingest, unless another ingest is used."""
     refusals = _refused_runs(messages)
     accepted = {lease_ulid: message for lease_ulid, message in messages.items() if lease_ulid not in refusals}
@@ -216,21 +225,34 @@ def _in_rounds(calls: Sequence[LeaseCall[M]], run: Callable[[dict[str, LeaseCall
 
 def _end_each(
     calls: Mapping[str, LeaseCall[M]],
-    end_many: Callable[[Messages[M]], Results[Job]],
-    end_and_claim: Callable[..., Finished],
-) -> dict[str, Job | Finished | LifecycleError]:
-    """Run final messages: those that claim nothing together, each of the others by itself."""
-    together = {lease_ulid: call for lease_ulid, call in calls.items() if call.claim is None}
-    results: dict[str, Job | Finished | LifecycleError] = dict(end_many(_messages(together))) if together else {}
-    for lease_ulid, call in calls.items():
-        if call.claim is None:
-            continue
-        content, worker = call.message.content, call.message.worker
+    end_many: Callable[[Messages[M]], Results[Ended]],
+    end_and_claim: Callable[[str, WorkerMessage[M], ClaimRequest], Finished],
+) -> dict[str, FinalDocument | LifecycleError]:
+    """Run final messages and then the claims that they carry. A message by itself is one statement with its claim."""
+    (lease_ulid, call), *others = calls.items()
+    if not others and call.claim is not None:
         try:
-            results[lease_ulid] = end_and_claim(lease_ulid=lease_ulid, worker=worker, message=content, claim=call.claim)
+            finished = end_and_claim(lease_ulid, call.message, call.claim)
         except LifecycleError as refusal:
-            results[lease_ulid] = refusal
-    return results
+            return {lease_ulid: refusal}
+        claims = {lease_ulid: finished.next_claim} if finished.next_claim else {}
+        return _final_documents(calls, {lease_ulid: finished.job}, claims)
+    results = end_many(_messages(calls))
+    ended = {name: result for name, result in results.items() if not isinstance(result, LifecycleError)}
+    requests = {name: (calls[name].message.worker, claim) for name in ended if (claim := calls[name].claim) is not None}
+    claims = claim_after(ended, requests) if requests else {}
+    refusals = {name: result for name, result in results.items() if isinstance(result, LifecycleError)}
+    return refusals | _final_documents(calls, {name: result.job for name, result in ended.items()}, claims)
+
+
+def _final_documents(
+    calls: Mapping[str, LeaseCall[Any]], jobs: Mapping[str, Job], claims: Mapping[str, Claimed]
+) -> dict[str, FinalDocument | LifecycleError]:
+    leases = dict(zip(claims, _serialize_claims(list(claims.values())), strict=True))
+    return {
+        name: wire.serialize_status(job) | ({"next_lease": leases.get(name)} if calls[name].claim else {})
+        for name, job in jobs.items()
+    }
 
 
 def _messages(calls: Mapping[str, LeaseCall[M]]) -> Messages[M]:
@@ -245,11 +267,8 @@ def _answer_heartbeat(_: LeaseCall[HeartbeatUpdate], renewed: HeartbeatResult) -
     return ApiAnswer(wire.serialize_heartbeat(renewed.job, renewed.lease, renewed.now))
 
 
-def _answer_final(_: LeaseCall[Any], ended: Job | Finished) -> ApiAnswer:
-    if isinstance(ended, Job):
-        return ApiAnswer(wire.serialize_status(ended))
-    claims = [ended.next_claim] if ended.next_claim else []
-    return ApiAnswer(wire.serialize_status(ended.job) | {"next_lease": next(iter(_serialize_claims(claims)), None)})
+def _answer_document(_: LeaseCall[Any], document: FinalDocument) -> ApiAnswer:
+    return ApiAnswer(document)
 
 
 # Claim the next jobs: 201 with the lease, or with a list if the body has `max_leases`; 204 without a job.
@@ -259,11 +278,9 @@ acknowledge = CombinedCall(_read_acknowledge, _run_acknowledge, _answer_status)
 # Extend a lease.
 heartbeat = CombinedCall(_read_heartbeat, _run_heartbeat, _answer_heartbeat)
 # End a job as `uploaded` or `succeeded`; with `claim_next` also claim the next one.
-complete: CombinedCall[LeaseCall[CompleteMessage], Job | Finished] = CombinedCall(
-    _read_complete, _run_complete, _answer_final
-)
+complete = CombinedCall(_read_complete, _run_complete, _answer_document)
 # End a job as `failed`; with `claim_next` also claim the next one.
-fail: CombinedCall[LeaseCall[FailMessage], Job | Finished] = CombinedCall(_read_fail, _run_fail, _answer_final)
+fail = CombinedCall(_read_fail, _run_fail, _answer_document)
 
 
 def complete_arguments(result: dict[str, Any]) -> dict[str, Any]:
