@@ -31,6 +31,7 @@ IMAGES = HERE.parent / "docs" / "images"
 # The module of each has `measure(cluster, sizes, before)`.
 SCENARIOS = {
     "lifecycles": "lifecycles",
+    "combining": "combining",
     "peers": "peers_runner",
     "claims": "claims",
     "costs": "costs",
@@ -57,7 +58,14 @@ UNAUDITED = frozenset({"flatness"})  # its million jobs have no event history
 # The fields of the last line; one that was not measured is null.
 PROMISED = (
     *("lifecycles_per_s", "lifecycles_vs_prefect", "layouts_vs_prefect", "bulk_lifecycles_per_s"),
-    *("bulk_vs_procrastinate", "claims_vs_minimal", "claims_vs_pgbench", "bulk_claims_vs_pgbench"),
+    *(
+        "combining",
+        "one_token",
+        "bulk_vs_procrastinate",
+        "claims_vs_minimal",
+        "claims_vs_pgbench",
+        "bulk_claims_vs_pgbench",
+    ),
     *("postgres_vs_minimal", "heartbeat_vs_empty", "heartbeat_vs_floor", "statements", "trips", "wal_kb", "latency_ms"),
     *("flat_jobs", "flat_lanes", "blocked_ahead", "flat_leases", "limits_exceeded", "idle_polls", "fairness"),
     *("beats_vs_http", "channel_claim_vs_poll", "channel_lifecycles_vs_http", "channel_memory_vs_poll"),

@@ -31,7 +31,7 @@ def measure(cluster: Cluster, sizes: Sizes, _before: dict[str, Any]) -> dict[str
     layouts = {layout: _layout(cluster, sizes, tenant, layout) for layout in sizes.layouts}
     best = max(layouts, key=lambda layout: layouts[layout]["five"]["rate"] or 0)
     with servers.serving(cluster, best, libraries=libraries(cluster, best)) as server, servers.scheduler(cluster):
-        bulk = _load(cluster, sizes, tenant, server, "many")
+        bulk = load(cluster, sizes, tenant, server, "many")
     return {
         "lifecycles_per_s": {calls: flow["rate"] for calls, flow in layouts[best].items()},
         "bulk_lifecycles_per_s": bulk["rate"],
@@ -49,7 +49,7 @@ def _layout(cluster: Cluster, sizes: Sizes, tenant: tenants.Tenants, layout: str
             if calls == "two" and not knows_claim_next(server, tenant.workers[0]):
                 found[calls] = {"rate": None, "missing": "this server does not know `claim_next`"}
             else:
-                found[calls] = _load(cluster, sizes, tenant, server, flow)
+                found[calls] = load(cluster, sizes, tenant, server, flow)
     return found
 
 
@@ -70,19 +70,17 @@ def knows_claim_next(server: servers.Serving, worker: tuple[str, str]) -> bool:
     return asyncio.run(probe())
 
 
-def _load(
-    cluster: Cluster, sizes: Sizes, tenant: tenants.Tenants, server: servers.Serving, flow: str
-) -> dict[str, Any]:
+def load(cluster: Cluster, sizes: Sizes, tenant: tenants.Tenants, server: servers.Serving, flow: str) -> dict[str, Any]:
     """Return the tally, and `processor_ms`: the time that a lifecycle takes of a core in the server and in PostgreSQL.
 
     Other work on the machine lowers a rate, and hardly changes that.
     """
-    load = begun(_plan(server, sizes, tenant, flow))
+    running = begun(_plan(server, sizes, tenant, flow))
     time.sleep(sizes.warmup + sizes.seconds / 4)  # all connections are open
     used = processors.Used({"server": server.pids, "PostgreSQL": processors.of_postgres(cluster)})
     time.sleep(sizes.seconds / 2)
     busy = used.shares()
-    tally = load.tally()
+    tally = running.tally()
     each = {name: round(busy[name] / tally["rate"] * 1000, 2) for name in used.kinds} if tally["rate"] else None
     return tally | {"processors": busy, "processor_ms": each}
 

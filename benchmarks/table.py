@@ -45,6 +45,7 @@ def aims(found: dict[str, Any]) -> Iterator[Row]:
     against_prefect = found.get("lifecycles_vs_prefect") or {}
     for calls, aim in PREFECT_AIMS.items():
         yield at_least(against_prefect, calls, f"lifecycles/s of {calls} calls ÷ Prefect", aim)
+    yield at_least(found, "one_token", "lifecycles/s of 256 clients with one token ÷ of 64", 0.9)
     yield at_least(found, "claims_vs_minimal", "claims/s over HTTP ÷ minimal one-statement claim of pgbench", 0.3)
     yield at_least(found, "bulk_vs_procrastinate", "batch calls: lifecycles/s ÷ procrastinate, best setting", 3)
     minimal = "PostgreSQL CPU of a five-call lifecycle ÷ minimal lifecycle of four commits"
@@ -151,14 +152,23 @@ def _lifecycles(found: dict[str, Any]) -> Iterator[Row]:
     against_prefect = found.get("layouts_vs_prefect") or {}
     for layout, flows in (found.get("layouts") or {}).items():
         for calls, flow in flows.items():
-            each = flow.get("processor_ms")
-            notes = [f"÷ Prefect {number((against_prefect.get(layout) or {}).get(calls))}"]
-            if each:
-                notes.append(f"ms of a core: server {number(each.get('server'))}, SQL {number(each.get('PostgreSQL'))}")
+            notes = [f"÷ Prefect {number((against_prefect.get(layout) or {}).get(calls))}", *_spent(flow)]
             if "missing" in flow:
                 notes = [flow["missing"]]
             yield Row(f"lifecycles/s, {calls} calls, {layout}", f"{number(flow['rate'])} ({'; '.join(notes)})")
+    for calls, by_clients in (found.get("combining") or {}).items():
+        for clients, flow in by_clients.items():
+            yield Row(
+                f"lifecycles/s, {calls} calls, {clients} clients", f"{number(flow['rate'])} ({'; '.join(_spent(flow))})"
+            )
     yield Row("lifecycles/s, batch calls", number(found.get("bulk_lifecycles_per_s")))
+
+
+def _spent(flow: dict[str, Any]) -> list[str]:
+    each = flow.get("processor_ms")
+    if not each:
+        return []
+    return [f"ms of a core: server {number(each.get('server'))}, SQL {number(each.get('PostgreSQL'))}"]
 
 
 def _peers(peers: dict[str, Any]) -> Iterator[Row]:
