@@ -1,7 +1,7 @@
 """Measures lifecycles by the number of clients: concurrent calls of one route share their cost.
 
-One `serve` process, the default layout. All clients submit with one token, so that 256 of them also show what one tenant
-may have waiting.
+One `serve` process, the default layout. All clients submit with one token, so that 256 of them also show how many calls
+of one tenant may wait.
 """
 
 from __future__ import annotations
