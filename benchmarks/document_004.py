@@ -21,6 +21,7 @@ from benchmarks.limits import highest_at_once
 from benchmarks.load import LoadPlan, begun, loaded
 from benchmarks.sizes import Sizes
 from runtime_jobs.models import Job
+from tests.factories import limited
 
 LAYOUT = "asgi-1"
 TENANTS = tuple(f"metrics-{number}" for number in range(10))
@@ -36,11 +37,11 @@ ALL_JOBS = 1_000_000
 def measure(cluster: Cluster, sizes: Sizes, before: dict[str, Any]) -> dict[str, Any]:
     """Return the 99th percentiles and the limits exceeded as `document_004`, and the figures behind them."""
     tenant = tenants.settled("metrics", organizations=list(TENANTS), workers=sizes.clients)
-    limited = tenants.settled(LIMITED_POOL, organizations=[], workers=LIMITED_WORKERS)
+    limited_tenants = tenants.settled(LIMITED_POOL, organizations=[], workers=LIMITED_WORKERS)
     seconds = sizes.seconds
     for organization, most in LIMITS.items():
         tenants.fill(organization, LIMITED_POOL, round(2 * most * seconds / HELD) + 50)
-        tenants.limited(organization, most)
+        limited(organization, max_active=most)
     with servers.serving(cluster, LAYOUT) as server, servers.scheduler(cluster):
         plan = _Plans(server, sizes, tenant)
         full_rate = _known_rate(before) or _rate(loaded(plan.of("lifecycles", sizes.claim_seconds)))
@@ -48,7 +49,7 @@ def measure(cluster: Cluster, sizes: Sizes, before: dict[str, Any]) -> dict[str,
             loaded(plan.drain(tenant, seconds, jobs=left))  # else each job would wait behind these
         streams = [(EVENTS_PATH, token) for token in tenant.tokens.values() for _ in range(LISTENERS)]
         with listening(ListenPlan(server.address.host, server.address.port, streams)) as listeners:
-            beside = begun(plan.drain(limited, seconds + sizes.warmup, held=HELD))
+            beside = begun(plan.drain(limited_tenants, seconds + sizes.warmup, held=HELD))
             tally = loaded(plan.of("paced", seconds, rate=full_rate / 2))
             drained = beside.tally()
             fan_out = listeners.report(within=ALL_ARRIVE_WITHIN)

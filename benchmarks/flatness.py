@@ -20,7 +20,7 @@ from benchmarks.environment import Cluster
 from benchmarks.sizes import Sizes
 from orchestrator.services import claiming, heartbeat
 from runtime_jobs.models import Job
-from tests.factories import PoolFactory, WorkerFactory, offer
+from tests.factories import PoolFactory, WorkerFactory, limited, offer
 from workers.models import Worker
 
 SMALL = 1_000
@@ -126,7 +126,7 @@ def _blocked(sizes: Sizes) -> list[Point]:
     small.grow(SMALL)
     blocked = max(1, int(BLOCKED * sizes.scale))
     tenants.fill("full", large.name, blocked, events=False)
-    tenants.limited("full", 0)
+    limited("full", max_active=0)
     large.grow(SMALL)
     return [_compared(small, large, blocked, sizes.samples)]
 

@@ -20,6 +20,7 @@ from benchmarks.lifecycles import libraries
 from benchmarks.load import LoadPlan, loaded
 from benchmarks.sizes import Sizes
 from leases.states import OPEN
+from tests.factories import limited
 
 LIMITS = {f"one-{number}": 1 for number in range(8)} | {f"seven-{number}": 7 for number in range(6)}
 POOL = "limits"
@@ -63,7 +64,7 @@ def measure(cluster: Cluster, sizes: Sizes, before: dict[str, Any]) -> dict[str,
     tenant = tenants.settled(POOL, organizations=[], workers=sizes.limit_clients)
     for org, most in LIMITS.items():
         tenants.fill(org, POOL, shares * most)
-        tenants.limited(org, most)
+        limited(org, max_active=most)
     result, sampler = _drained(cluster, sizes, before.get("layout", "asgi-1"), tenant, shares * sum(LIMITS.values()))
     highest = highest_at_once(cluster)
     return {

@@ -10,11 +10,8 @@ from typing import Any
 
 from django.db import connection
 
-from orchestrator.core.cause import Cause
-from orchestrator.services import limits
 from runtime_jobs.models import Job, JobEvent, Organization, Project
 from tests.factories import (
-    OPERATOR,
     OrganizationFactory,
     PlanFactory,
     PoolFactory,
@@ -64,10 +61,6 @@ def _hired(pool: Any, number: int) -> Any:
     return WorkerFactory(
         id=key, worker_id=f"wrk_{key:026}", slug=f"{pool.slug}-{number}", pool=pool, capacity=MOST_HELD
     )
-
-
-def limited(org: str, most: int) -> None:
-    limits.set_limit(org_slug=org, max_active=most, cause=Cause(OPERATOR, "benchmark"))
 
 
 def fill(org: str, pool: str, jobs: int, *, events: bool = True) -> None:

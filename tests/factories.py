@@ -1,19 +1,22 @@
 """Creates rows for tests: tenants and workers directly, jobs and leases by the operations, so that they are legal."""
 
+from collections.abc import Container
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 import factory
 
-from leases.models import Lane
+from leases.models import Lane, Limit, LimitKind
 from leases.scheduling.claims import Offer
 from leases.scheduling.lanes import LaneUpdates, get_lane
+from leases.scheduling.limits import ALL_TYPES, LimitTarget
 from orchestrator.core.bulk_write import Changes, write_changes
 from orchestrator.core.cause import Cause
 from orchestrator.services import claiming, personal_keys
 from orchestrator.services.claiming import Claimed
 from orchestrator.services.concurrency import ConcurrencyGroup
+from orchestrator.services.limits import LimitTerms, set_limit
 from orchestrator.services.submission import Submission, submit
 from runtime_jobs.events import Actor
 from runtime_jobs.models import ApiToken, Job, Organization, Plan, Project
@@ -267,6 +270,21 @@ def claimed(
     found = claiming.claim(worker=worker, offer=offered, acknowledge=acknowledge, **kwargs)
     assert found is not None
     return found
+
+
+def limited(
+    target: LimitTarget | str,
+    job_type: str = ALL_TYPES,
+    *,
+    kind: LimitKind = LimitKind.ORGANIZATION,
+    cause: Cause | None = None,
+    if_versions: Container[int] | None = None,
+    **terms: Any,
+) -> Limit | None:
+    """Limit the jobs of a target, or of an organization, as an operator. Without terms the limit is removed."""
+    if isinstance(target, str):
+        target = LimitTarget.of_organization(target, job_type)
+    return set_limit(kind, target, LimitTerms(**terms), cause=cause or Cause(OPERATOR, "test"), if_versions=if_versions)
 
 
 SUBMIT_BODY = {

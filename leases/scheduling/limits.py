@@ -39,6 +39,10 @@ class LimitTarget:
     def of_project(cls, org_slug: str, project_slug: str) -> "LimitTarget":
         return cls(LimitScope.PROJECT, org_slug, project_slug)
 
+    @classmethod
+    def of_limit(cls, limit: Limit) -> "LimitTarget":
+        return cls(LimitScope(limit.scope), limit.org_slug, limit.key)
+
     def limit(self, kind: LimitKind) -> Limit | None:
         return Limit.objects.filter(kind=kind, **self.columns).first()
 

@@ -4,11 +4,12 @@ Each change is recorded in the audit log of operators.
 """
 
 from collections.abc import Container
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from leases.advisory_locks import QUEUES_OF_ORGANIZATION, advisory_xact_lock
-from leases.models import Limit, LimitKind, LimitScope
+from leases.models import Limit, LimitKind
 from leases.scheduling import limits as stored_limits
 from leases.scheduling.fair_share import disable_fair_share, enable_fair_share
 from leases.scheduling.limits import ALL_TYPES, LimitTarget
@@ -26,27 +27,54 @@ from workers.models import Pool
 from workers.registry.models import PoolPolicy
 
 
+@dataclass(frozen=True)
+class LimitTerms:
+    """Says what a limit allows: running jobs, or starts. With neither the limit is removed.
+
+    Attributes:
+        max_active: The maximum number of running jobs; 0 for a pause.
+        per_hour: Starts in an hour.
+        burst: The maximum number of starts at once. Without `per_hour` it means nothing.
+        until: The end of a pause or throttle. None: it ends when it is removed.
+    """
+
+    max_active: int | None = None
+    per_hour: int | None = None
+    burst: int = 1
+    until: datetime | None = None
+
+    @property
+    def columns(self) -> dict[str, Any] | None:
+        """The columns of the limit, or None if it is removed."""
+        if self.per_hour is not None:
+            return {"per_hour": self.per_hour, "burst": self.burst, "until": self.until}
+        return None if self.max_active is None else {"max_active": self.max_active, "until": self.until}
+
+
+UNLIMITED = LimitTerms()
+# What each temporary kind makes of its target, for the refusal to remove one that is not there.
+_TEMPORARY_STATES = {LimitKind.PAUSE: "paused", LimitKind.THROTTLE: "throttled"}
+
+
 @operation
 def set_limit(
     uow: UnitOfWork,
+    kind: LimitKind,
+    target: LimitTarget,
+    terms: LimitTerms,
     *,
-    org_slug: str,
-    job_type: str = ALL_TYPES,
-    max_active: int | None,
     cause: Cause,
-    kind: LimitKind = LimitKind.ORGANIZATION,
     if_versions: Container[int] | None = None,
     idempotency: IdempotentRequest | None = None,
 ) -> Limit | None:
-    """Limit the running jobs of an organization and job type.
+    """Set, change or remove a limit, and record it in the audit log.
 
     Running jobs above a lowered limit continue. No job starts until there is room.
 
     Args:
-        org_slug: The organization.
-        job_type: The job type, or all types.
-        max_active: The maximum number of running jobs, or None to remove the limit.
-        kind: `EMERGENCY` limits the jobs that skip the queue. No other limit applies to them.
+        kind: `EMERGENCY` limits the jobs that skip the queue, and no other limit applies to them. The other kinds
+            limit all jobs of the target; a limit of kind `PROJECT` counts emergency jobs without stopping them.
+        target: The jobs that the limit applies to. A project must exist.
         if_versions: The limit must have one of these versions; 0 is no limit. None: any.
         idempotency: The idempotency key of a request that creates a limit.
 
@@ -54,178 +82,16 @@ def set_limit(
         The limit, or None if it was removed.
 
     Raises:
+        Invalid: The end is not in the future.
+        NotFound: There is no such pause or throttle to remove.
         VersionConflict: The limit has another version.
-        OperatorOnly: An operator has set the limit, and the actor is a client.
+        OperatorOnly: The actor is a client, and the limit is an operator's or of kind `EMERGENCY`.
     """
-    terms = None if max_active is None else {"max_active": max_active, "note": cause.reason}
-    return apply_limit_change(
-        uow,
-        kind,
-        LimitTarget.of_organization(org_slug, job_type),
-        terms,
-        cause=cause,
-        if_versions=if_versions,
-        idempotency=idempotency,
-    )
-
-
-@operation
-def set_project_limit(
-    uow: UnitOfWork,
-    *,
-    org_slug: str,
-    project_slug: str,
-    max_active: int | None,
-    cause: Cause,
-    if_versions: Container[int] | None = None,
-    idempotency: IdempotentRequest | None = None,
-) -> Limit | None:
-    """Limit the running jobs of a project, of all types together. Emergency jobs count, but are not stopped by it.
-
-    Running jobs above a lowered limit continue. No job starts until there is room.
-
-    Args:
-        org_slug: The organization.
-        project_slug: The project, which must exist.
-        max_active: The maximum number of running jobs, or None to remove the limit.
-        if_versions: The limit must have one of these versions; 0 is no limit. None: any.
-        idempotency: The idempotency key of a request that creates a limit.
-
-    Returns:
-        The limit, or None if it was removed.
-
-    Raises:
-        VersionConflict: The limit has another version.
-        OperatorOnly: An operator has set the limit, and the actor is a client.
-    """
-    terms = None if max_active is None else {"max_active": max_active, "binds_below": EMERGENCY, "note": cause.reason}
-    return apply_limit_change(
-        uow,
-        LimitKind.PROJECT,
-        LimitTarget.of_project(org_slug, project_slug),
-        terms,
-        cause=cause,
-        if_versions=if_versions,
-        idempotency=idempotency,
-    )
-
-
-@operation
-def set_rate(
-    uow: UnitOfWork,
-    *,
-    org_slug: str,
-    job_type: str = ALL_TYPES,
-    per_hour: int | None,
-    burst: int = 1,
-    cause: Cause,
-    if_versions: Container[int] | None = None,
-    idempotency: IdempotentRequest | None = None,
-) -> Limit | None:
-    """Limit the rate at which jobs of an organization and job type start. Jobs above the rate wait.
-
-    Args:
-        org_slug: The organization.
-        job_type: The job type, or all types.
-        per_hour: Starts in an hour, or None to remove the limit.
-        burst: The maximum number of starts at once.
-        if_versions: The limit must have one of these versions; 0 is no limit. None: any.
-        idempotency: The idempotency key of a request that creates a limit.
-
-    Returns:
-        The limit, or None if it was removed.
-
-    Raises:
-        VersionConflict: The limit has another version.
-        OperatorOnly: An operator has set the limit, and the actor is a client.
-    """
-    terms = None if per_hour is None else {"per_hour": per_hour, "burst": burst, "note": cause.reason}
-    return apply_limit_change(
-        uow,
-        LimitKind.RATE,
-        LimitTarget.of_organization(org_slug, job_type),
-        terms,
-        cause=cause,
-        if_versions=if_versions,
-        idempotency=idempotency,
-    )
-
-
-@operation
-def pause(
-    uow: UnitOfWork,
-    *,
-    subject: LimitTarget,
-    cause: Cause,
-    until: datetime | None = None,
-) -> Limit | None:
-    """Stop starting jobs of a pool, project, job type or organization. Running jobs continue.
-
-    Args:
-        subject: The target of the pause.
-        until: The end of the pause, or None for a pause until `resume`.
-
-    Raises:
-        Invalid: `until` is not in the future.
-        OperatorOnly: An operator has paused the target, and the actor is a client.
-    """
-    _require_future(until, cause.now)
-    terms = {"max_active": 0, "until": until, "note": cause.reason}
-    return apply_limit_change(uow, LimitKind.PAUSE, subject, terms, cause=cause)
-
-
-@operation
-def resume(
-    uow: UnitOfWork,
-    *,
-    subject: LimitTarget,
-    cause: Cause,
-) -> None:
-    """End a pause.
-
-    Args:
-        subject: The target of the pause.
-
-    Raises:
-        NotFound: The target is not paused.
-        OperatorOnly: An operator has paused the target, and the actor is a client.
-    """
-    if subject.limit(LimitKind.PAUSE) is None:
-        raise NotFound(f"{subject} is not paused.")
-    apply_limit_change(uow, LimitKind.PAUSE, subject, None, cause=cause)
-
-
-@operation
-def throttle(
-    uow: UnitOfWork,
-    *,
-    subject: LimitTarget,
-    per_hour: int | None,
-    cause: Cause,
-    burst: int = 1,
-    until: datetime | None = None,
-) -> Limit | None:
-    """Limit for some time the rate at which jobs of a target start. Its other limits stay.
-
-    Args:
-        subject: The target of the throttle.
-        per_hour: Starts in an hour, or None to end the throttle.
-        burst: The maximum number of starts at once.
-        until: The end of the throttle, or None.
-
-    Returns:
-        The limit, or None if it was removed.
-
-    Raises:
-        Invalid: `until` is not in the future.
-        NotFound: The target is not throttled, and `per_hour` is None.
-        OperatorOnly: An operator has throttled the target, and the actor is a client.
-    """
-    _require_future(until, cause.now)
-    if per_hour is None and subject.limit(LimitKind.THROTTLE) is None:
-        raise NotFound(f"{subject} is not throttled.")
-    terms = None if per_hour is None else {"per_hour": per_hour, "burst": burst, "until": until, "note": cause.reason}
-    return apply_limit_change(uow, LimitKind.THROTTLE, subject, terms, cause=cause)
+    if terms.until is not None and terms.until <= (cause.now or database_now()):
+        raise Invalid({"until": ["`until` must be in the future."]})
+    if kind in _TEMPORARY_STATES and terms.columns is None and target.limit(kind) is None:
+        raise NotFound(f"{target} is not {_TEMPORARY_STATES[kind]}.")
+    return _change_and_record(uow, kind, target, terms, cause=cause, if_versions=if_versions, idempotency=idempotency)
 
 
 @operation
@@ -246,13 +112,8 @@ def remove_expired(uow: UnitOfWork, *, limit_id: int, now: datetime | None = Non
     limit = Limit.objects.filter(pk=limit_id, until__lte=now or database_now()).first()
     if limit is None:
         return None
-    apply_limit_change(
-        uow,
-        LimitKind(limit.kind),
-        LimitTarget(LimitScope(limit.scope), limit.org_slug, limit.key),
-        None,
-        cause=Cause(SCHEDULER, "The limit has expired.", now=now),
-    )
+    cause = Cause(SCHEDULER, "The limit has expired.", now=now)
+    _change_and_record(uow, LimitKind(limit.kind), LimitTarget.of_limit(limit), UNLIMITED, cause=cause)
     return limit
 
 
@@ -301,80 +162,56 @@ def keep_shares(_: UnitOfWork, *, pool: str) -> None:
         enable_fair_share(pool)
 
 
-def apply_limit_change(
+def _change_and_record(
     uow: UnitOfWork,
     kind: LimitKind,
-    subject: LimitTarget,
-    terms: dict[str, Any] | None,
+    target: LimitTarget,
+    terms: LimitTerms,
     *,
     cause: Cause,
     if_versions: Container[int] | None = None,
     idempotency: IdempotentRequest | None = None,
 ) -> Limit | None:
-    """Set or remove a limit, and record the change in the audit log.
-
-    Args:
-        kind: The kind of the limit.
-        subject: The target of the limit.
-        terms: The fields of the limit, or None to remove it.
-        if_versions: The limit must have one of these versions; 0 is no limit. None: any.
-        idempotency: The idempotency key of a request that creates a limit.
-
-    Returns:
-        The limit, or None if it was removed.
-
-    Raises:
-        VersionConflict: The limit has another version.
-        OperatorOnly: The actor is a client, and the limit is an operator's or of kind `EMERGENCY`.
-    """
     # Of two changes at once, the later one sees the earlier one.
-    advisory_xact_lock(QUEUES_OF_ORGANIZATION, subject.org_slug)
-    before = subject.limit(kind)
+    advisory_xact_lock(QUEUES_OF_ORGANIZATION, target.org_slug)
+    before = target.limit(kind)
     require_allowed(kind, before, cause.actor)
     version = before.version if before else 0
     if if_versions is not None and version not in if_versions:
         message = f'The limit has version {version}: If-Match must be "{version}", without W/. Read the limit again.'
         raise VersionConflict(message, version=version)
-    limit = change_limit(uow, kind, subject, terms, actor=cause.actor, now=cause.now)
+    limit = change_limit(uow, kind, target, terms, cause)
     if limit is not None and idempotency:
         idempotency.bind(str(limit.pk), now=cause.now or database_now())
     record_operator_event(
         "limit.lifted" if limit is None else "limit.set",
-        target=str(subject),
+        target=str(target),
         cause=cause,
         before=_describe(before),
         after=_describe(limit),
-        org_slug=subject.org_slug or None,
-        job_type=subject.job_type,
+        org_slug=target.org_slug or None,
+        job_type=target.job_type,
     )
     return limit
 
 
 def change_limit(
-    uow: UnitOfWork,
-    kind: LimitKind,
-    subject: LimitTarget,
-    terms: dict[str, Any] | None,
-    *,
-    actor: Actor,
-    now: datetime | None,
+    uow: UnitOfWork, kind: LimitKind, target: LimitTarget, terms: LimitTerms, cause: Cause
 ) -> Limit | None:
     """Set or remove a limit. The caller holds the lock of the organization, checks the change and records it.
-
-    Args:
-        kind: The kind of the limit.
-        subject: The target of the limit.
-        terms: The fields of the limit, or None to remove it.
-        actor: The client, operator or scheduler.
 
     Returns:
         The limit, or None if it was removed.
     """
-    if terms is not None:
-        return stored_limits.set_limit(kind, subject, set_at=now, actor=str(actor), **terms)
-    stored_limits.remove_limit(kind, subject)
-    if kind == LimitKind.EMERGENCY and subject.key == ALL_TYPES:
-        end_emergencies(uow, subject.org_slug, now=now or database_now())  # no other limit applies to them
+    if (columns := terms.columns) is not None:
+        if kind == LimitKind.PROJECT:
+            columns["binds_below"] = EMERGENCY
+        return stored_limits.set_limit(
+            kind, target, set_at=cause.now, actor=str(cause.actor), note=cause.reason, **columns
+        )
+    stored_limits.remove_limit(kind, target)
+    if kind == LimitKind.EMERGENCY and target.key == ALL_TYPES:
+        end_emergencies(uow, target.org_slug, now=cause.now or database_now())  # no other limit applies to them
     return None
 
 
@@ -394,8 +231,3 @@ def _describe(limit: Limit | None) -> dict[str, Any]:
     terms = {name: getattr(limit, name) for name in ("kind", "max_active", "per_hour", "burst")}
     terms["until"] = limit.until.isoformat() if limit.until else None
     return {name: value for name, value in terms.items() if value is not None}
-
-
-def _require_future(until: datetime | None, now: datetime | None) -> None:
-    if until is not None and until <= (now or database_now()):
-        raise Invalid({"until": ["`until` must be in the future."]})

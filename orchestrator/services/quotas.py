@@ -1,7 +1,6 @@
 """Changes a quota: the concurrency, rate and emergency limits of one organization and job type at once."""
 
 from collections.abc import Container, Mapping
-from typing import Any
 
 from leases.advisory_locks import QUEUES_OF_ORGANIZATION, advisory_xact_lock
 from leases.models import LimitKind
@@ -11,7 +10,7 @@ from leases.scheduling.quotas import Quota, read_quota
 from orchestrator.core.cause import Cause
 from orchestrator.core.operator_events import record_operator_event
 from orchestrator.core.unit_of_work import UnitOfWork, operation
-from orchestrator.services.limits import change_limit, require_allowed
+from orchestrator.services.limits import UNLIMITED, LimitTerms, change_limit, require_allowed
 from runtime_jobs.errors import Invalid, VersionConflict
 
 # The limit that each field of a quota belongs to.
@@ -21,7 +20,6 @@ FIELDS = {
     "burst": LimitKind.RATE,
     "emergency_max_active": LimitKind.EMERGENCY,
 }
-_Terms = dict[str, Any] | None
 
 
 @operation
@@ -60,7 +58,7 @@ def set_quota(
     if if_versions is not None and (version := before.version) not in if_versions:
         message = f'The quota has version {version}: If-Match must be "{version}", without W/. Read the quota again.'
         raise VersionConflict(message, version=before.version)
-    changed = _terms_by_kind(before, changes, cause.reason)
+    changed = _terms_by_kind(before, changes)
     if not changed:
         return before
     if len(changed) > 1:
@@ -68,7 +66,7 @@ def set_quota(
         counts_running = any(kind not in before.limits and kind != LimitKind.RATE for kind in changed)
         lock_for_changes(org_slug, job_type, existing, counts_running=counts_running)
     for kind, terms in changed.items():
-        change_limit(uow, kind, before.target, terms, actor=cause.actor, now=cause.now)
+        change_limit(uow, kind, before.target, terms, cause)
     after = read_quota(org_slug, job_type)
     record_operator_event(
         "quota.set",
@@ -82,35 +80,30 @@ def set_quota(
     return after
 
 
-def _terms_by_kind(quota: Quota, changes: Mapping[str, int | None], reason: str) -> dict[LimitKind, _Terms]:
-    """Return the new terms of each limit that changes. None removes it; one that is not set needs no removal."""
-    current = _describe(quota)
-    terms: dict[LimitKind, _Terms] = {}
+def _terms_by_kind(quota: Quota, changes: Mapping[str, int | None]) -> dict[LimitKind, LimitTerms]:
+    """Return the new terms of each limit that changes. One that is not set needs no removal."""
+    terms: dict[LimitKind, LimitTerms] = {}
     if "max_active" in changes:
-        terms[LimitKind.ORGANIZATION] = _concurrency(changes["max_active"], reason)
+        terms[LimitKind.ORGANIZATION] = LimitTerms(max_active=changes["max_active"])
     if "per_hour" in changes or "burst" in changes:
-        terms[LimitKind.RATE] = _rate(current, changes, reason)
+        terms[LimitKind.RATE] = _rate(_describe(quota), changes)
     if "emergency_max_active" in changes:
         if quota.job_type != ALL_TYPES and changes["emergency_max_active"] is not None:
             raise Invalid({"priority": [f"Only the quota of all job types ({ALL_TYPES}) has an emergency limit."]})
-        terms[LimitKind.EMERGENCY] = _concurrency(changes["emergency_max_active"], reason)
-    return {kind: new for kind, new in terms.items() if new is not None or kind in quota.limits}
+        terms[LimitKind.EMERGENCY] = LimitTerms(max_active=changes["emergency_max_active"])
+    return {kind: new for kind, new in terms.items() if new != UNLIMITED or kind in quota.limits}
 
 
-def _concurrency(max_active: int | None, reason: str) -> _Terms:
-    return None if max_active is None else {"max_active": max_active, "note": reason}
-
-
-def _rate(current: Mapping[str, int], changes: Mapping[str, int | None], reason: str) -> _Terms:
+def _rate(current: Mapping[str, int], changes: Mapping[str, int | None]) -> LimitTerms:
     per_hour = changes.get("per_hour", current.get("per_hour"))
     if per_hour is None:
         if changes.get("burst") is not None:
             raise Invalid({"burst": ["A burst needs a number of starts per hour."]})
-        return None
+        return UNLIMITED
     burst = changes.get("burst", current.get("burst", 1))
     if burst is None:
         raise Invalid({"burst": ["Must be a number while the starts per hour are limited."]})
-    return {"per_hour": per_hour, "burst": burst, "note": reason}
+    return LimitTerms(per_hour=per_hour, burst=burst)
 
 
 def _describe(quota: Quota) -> dict[str, int]:

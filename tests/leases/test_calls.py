@@ -9,15 +9,15 @@ import pytest
 from django.db import connection
 from django.db.models import F
 
-from leases.models import Limit, LimitScope
+from leases.models import Limit, LimitKind, LimitScope
 from leases.scheduling.limits import LimitTarget
 from leases.scheduling.periodic import advance_cursor, notify_throttled_pools, stale_lanes
 from orchestrator.core.cause import Cause
 from orchestrator.pubsub.hub import announce_pools, pool_announcer
-from orchestrator.services import claiming, heartbeat, job_end, limits
+from orchestrator.services import claiming, heartbeat, job_end
 from runtime_jobs.models import Job
 from runtime_jobs.states import FailureReason
-from tests.factories import OPERATOR, ProjectFactory, WorkerFactory, claimed, offer, submitted
+from tests.factories import OPERATOR, ProjectFactory, WorkerFactory, claimed, limited, offer, submitted
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -98,7 +98,7 @@ def test_a_job_of_another_lane_behind_a_head_that_was_taken_calls(project, datab
     "subject", [LimitTarget(LimitScope.POOL, "", POOL), LimitTarget(LimitScope.JOB_TYPE, "", "runtime")], ids=str
 )
 def test_a_throttle_calls_when_the_next_one_may_start_and_not_before(project, database_url, subject):
-    limits.throttle(subject=subject, per_hour=1, burst=1, **WHY)
+    limited(subject, kind=LimitKind.THROTTLE, per_hour=1, burst=1, **WHY)
     submitted(project), submitted(project)
     claimed(WorkerFactory())
     with calls(database_url) as heard:
@@ -106,7 +106,7 @@ def test_a_throttle_calls_when_the_next_one_may_start_and_not_before(project, da
         Limit.objects.update(spent_until=F("spent_until") - timedelta(hours=1))
         notify_throttled_pools()
     assert heard == [POOL], "once: the first look was too early"
-    limits.pause(subject=subject, **WHY)
+    limited(subject, kind=LimitKind.PAUSE, max_active=0, **WHY)
     with calls(database_url) as heard:
         notify_throttled_pools()
     assert heard == [], "nothing may start all the same"
@@ -143,7 +143,7 @@ def test_a_job_that_goes_back_calls_and_one_that_ends_does_not(project, database
 
 
 def test_a_place_that_becomes_free_calls_where_somebody_waits_for_it(project, database_url):
-    limits.set_limit(org_slug=project.organization.slug, max_active=1, **WHY)
+    limited(project.organization.slug, max_active=1, **WHY)
     submitted(project), submitted(project)
     worker = WorkerFactory()
     first = claimed(worker)
@@ -156,19 +156,18 @@ def test_a_place_that_becomes_free_calls_where_somebody_waits_for_it(project, da
 def test_who_was_kept_out_while_a_limit_is_set_or_lifted_looks_again(project, database_url):
     """Nothing of it was full: what is there could be served all the while, and a claim that came just then found none."""
     submitted(project)
-    limit = {"org_slug": project.organization.slug, **WHY}
     for most in (5, None):
         with calls(database_url) as heard:
-            limits.set_limit(max_active=most, **limit)
+            limited(project.organization.slug, max_active=most, **WHY)
         assert POOL in heard
 
 
 def test_what_is_resumed_calls(project, database_url):
     subject = LimitTarget.of_organization(project.organization.slug)
-    limits.pause(subject=subject, **WHY)
+    limited(subject, kind=LimitKind.PAUSE, max_active=0, **WHY)
     submitted(project)
     worker = WorkerFactory()
     assert claiming.claim(worker=worker, offer=offer(worker)) is None
     with calls(database_url) as heard:
-        limits.resume(subject=subject, **WHY)
+        limited(subject, kind=LimitKind.PAUSE, **WHY)
     assert heard == [POOL]

@@ -7,11 +7,9 @@ from contextlib import contextmanager
 import pytest
 from django.db import connection
 
-from leases.models import Lane, LaneQueue, Limit, LimitScope
+from leases.models import Lane, LaneQueue, Limit, LimitKind, LimitScope
 from leases.scheduling.limits import LimitTarget
-from orchestrator.core.cause import Cause
-from orchestrator.services import limits
-from tests.factories import OPERATOR, OrganizationFactory, ProjectFactory, submitted
+from tests.factories import OrganizationFactory, ProjectFactory, limited, submitted
 from tests.live_server import eventually
 
 CLAIM = """
@@ -24,7 +22,7 @@ def paused_lane(org_slug: str) -> tuple[Lane, Limit]:
     """Submit a job of an organization, then pause the organization."""
     lane = Lane.objects.get(pk=submitted(ProjectFactory(organization=OrganizationFactory(slug=org_slug))).lane_id)
     target = LimitTarget(LimitScope.ORGANIZATION, org_slug, "")
-    limits.pause(subject=target, cause=Cause(OPERATOR, "test"))
+    limited(target, kind=LimitKind.PAUSE, max_active=0)
     return lane, Limit.objects.get(scope=LimitScope.ORGANIZATION, org_slug=org_slug)
 
 

@@ -11,25 +11,23 @@ from leases.models import Lane, LaneQueue, Limit, LimitSlot
 from leases.scheduling import limits
 from leases.scheduling.pruning import IDLE_FOR, IdlePruner, prune_idle_lanes
 from orchestrator.audit.runner import run_audit
-from orchestrator.core.cause import Cause
 from orchestrator.core.unit_of_work import UnitOfWork
 from orchestrator.processes.scheduler import SLOW_EVERY, Scheduler
 from orchestrator.services import bulk_submit, claiming, job_end, retries, transitions
 from orchestrator.services import submission as submission_operations
 from orchestrator.services.concurrency import ConcurrencyGroup
-from orchestrator.services.limits import set_limit
 from runtime_jobs.errors import TooManyConcurrencyKeys
 from runtime_jobs.models import Job
 from runtime_jobs.states import FailureReason
 from tests.factories import (
     ALICE,
-    OPERATOR,
     POLICY,
     OrganizationFactory,
     PlanFactory,
     ProjectFactory,
     WorkerFactory,
     claimed,
+    limited,
     offer,
     spec,
     submission,
@@ -85,7 +83,7 @@ def test_keys_addresses_lanes_and_queues_that_idle_are_deleted(worker):
 def test_limits_that_somebody_has_set_stay(worker):
     project = ProjectFactory(organization=OrganizationFactory(plan=PlanFactory(name="free", max_active=3)))
     org_slug = project.organization.slug
-    set_limit(org_slug=org_slug, max_active=7, cause=Cause(OPERATOR, "test"))
+    limited(org_slug, max_active=7)
     submitted(project)
     drain(worker)
     prune()

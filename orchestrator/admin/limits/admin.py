@@ -20,7 +20,7 @@ from orchestrator.admin.filters import YES_NO, ChoiceFilter, ExactFilter, Multip
 from orchestrator.admin.forms import ReasonForm
 from orchestrator.admin.limits import labels
 from orchestrator.admin.limits.pause import permission_for
-from orchestrator.services import limits
+from orchestrator.services.limits import UNLIMITED, set_limit
 from runtime_jobs.errors import LifecycleError
 from runtime_jobs.models import Organization, Project
 from workers.models import Pool
@@ -158,22 +158,8 @@ def _name(limit: Limit) -> str:
 
 
 def _remove(request: HttpRequest, limit: Limit, form: ReasonForm) -> HttpResponse:
-    cause = cause_of(request, form)
-    subject = LimitTarget(LimitScope(limit.scope), limit.org_slug, limit.key)
     try:
-        match limit.kind:
-            case LimitKind.PAUSE:
-                limits.resume(subject=subject, cause=cause)
-            case LimitKind.THROTTLE:
-                limits.throttle(subject=subject, per_hour=None, cause=cause)
-            case LimitKind.RATE:
-                limits.set_rate(org_slug=limit.org_slug, job_type=limit.key, per_hour=None, cause=cause)
-            case LimitKind.PROJECT:
-                limits.set_project_limit(org_slug=limit.org_slug, project_slug=limit.key, max_active=None, cause=cause)
-            case kind:
-                limits.set_limit(
-                    org_slug=limit.org_slug, job_type=limit.key, max_active=None, kind=LimitKind(kind), cause=cause
-                )
+        set_limit(LimitKind(limit.kind), LimitTarget.of_limit(limit), UNLIMITED, cause=cause_of(request, form))
     except LifecycleError as refusal:
         messages.warning(request, refusal.message)
     else:

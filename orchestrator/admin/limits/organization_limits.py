@@ -10,14 +10,14 @@ from unfold.widgets import UnfoldAdminIntegerFieldWidget, UnfoldAdminSelectWidge
 
 from leases.models import Limit, LimitKind, LimitScope
 from leases.models.limits import TEMPORARY_KINDS
-from leases.scheduling.limits import ALL_TYPES
+from leases.scheduling.limits import ALL_TYPES, LimitTarget
 from orchestrator.admin import formatting
 from orchestrator.admin.base import BaseAdmin
 from orchestrator.admin.confirm import ConfirmPage, cause_of, render_confirm
 from orchestrator.admin.forms import ReasonForm
 from orchestrator.admin.limits import labels
 from orchestrator.admin.limits.pause import SET_LIMITS
-from orchestrator.services.limits import set_limit, set_rate
+from orchestrator.services.limits import LimitTerms, set_limit
 from runtime_jobs.models import Organization
 from runtime_jobs.specs import JOB_TYPES
 
@@ -95,11 +95,9 @@ class OrganizationLimitMixin(BaseAdmin):
 
 def _set_limit(request: HttpRequest, organization: Organization, form: OrganizationLimitForm) -> None:
     values = form.cleaned_data
-    common = {"org_slug": organization.slug, "job_type": values["job_type"], "cause": cause_of(request, form)}
-    if values["kind"] == LimitKind.RATE:
-        set_rate(per_hour=values["per_hour"], burst=values["burst"] or 1, **common)
-    else:
-        set_limit(kind=values["kind"], max_active=values["max_active"], **common)
+    target = LimitTarget.of_organization(organization.slug, values["job_type"])
+    terms = LimitTerms(values["max_active"], values["per_hour"], values["burst"] or 1)
+    set_limit(values["kind"], target, terms, cause=cause_of(request, form))
     messages.success(request, f"Limits of {organization.slug}: {'; '.join(_descriptions(organization)) or 'none'}.")
 
 

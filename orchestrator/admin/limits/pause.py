@@ -1,6 +1,5 @@
 """The buttons Pause, Resume and Throttle of organizations, projects and pools."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +18,7 @@ from orchestrator.admin.base import BaseAdmin
 from orchestrator.admin.confirm import ConfirmPage, cause_of, render_confirm
 from orchestrator.admin.forms import ReasonForm
 from orchestrator.admin.limits.labels import describe_temporary
-from orchestrator.services import limits as service_limits
+from orchestrator.services.limits import LimitTerms, set_limit
 from runtime_jobs.errors import Invalid, LifecycleError
 
 OPERATE = "runtime_jobs.operate_job"
@@ -63,26 +62,32 @@ class ThrottleForm(TemporaryForm):
 
 @dataclass(frozen=True)
 class PauseAction:
-    """A button: its label, the description on its page, its form, and the operation that it calls."""
+    """A button: its label, the description on its page, its form, and the limit that it sets.
+
+    Attributes:
+        max_active: The term that the form does not ask for.
+    """
 
     label: str
     description: str
-    operation: Callable[..., Any]
     form: type[ReasonForm]
+    kind: LimitKind
+    max_active: int | None = None
 
 
 PAUSE = PauseAction(
     "Pause",
     "No more jobs start. Running jobs continue, and submits are accepted. A new pause replaces the current one.",
-    service_limits.pause,
     TemporaryForm,
+    LimitKind.PAUSE,
+    max_active=0,
 )
-RESUME = PauseAction("Resume", "Jobs can start again, as far as other limits allow.", service_limits.resume, ReasonForm)
+RESUME = PauseAction("Resume", "Jobs can start again, as far as other limits allow.", ReasonForm, LimitKind.PAUSE)
 THROTTLE = PauseAction(
     "Throttle",
     "Limits how many jobs start per hour, in addition to other limits. Further jobs stay queued.",
-    service_limits.throttle,
     ThrottleForm,
+    LimitKind.THROTTLE,
 )
 
 
@@ -152,9 +157,10 @@ def _run(
 ) -> bool:
     """Call the operation. Return False if the form is to be shown again, with the errors of its fields."""
     values = {name: value for name, value in form.cleaned_data.items() if name != "reason"}
+    terms = LimitTerms(max_active=pause_action.max_active, **values)
     target = model_admin.limit_target(row)
     try:
-        pause_action.operation(subject=target, **values, cause=cause_of(request, form))
+        set_limit(pause_action.kind, target, terms, cause=cause_of(request, form))
     except Invalid as refusal:
         for name, texts in refusal.errors.items():
             form.add_error(name, texts)

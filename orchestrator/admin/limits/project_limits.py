@@ -16,7 +16,7 @@ from orchestrator.admin.confirm import ConfirmPage, cause_of, render_confirm
 from orchestrator.admin.forms import ReasonForm
 from orchestrator.admin.limits import labels
 from orchestrator.admin.limits.pause import SET_LIMITS
-from orchestrator.services import limits
+from orchestrator.services.limits import LimitTerms, set_limit
 from runtime_jobs.models import Project
 
 DESCRIPTION = (
@@ -55,18 +55,17 @@ class ProjectLimitMixin(BaseAdmin):
         if request.method != "POST" or not form.is_valid():
             page = ConfirmPage(f"Set limit of {project}", DESCRIPTION, "Set limit", back)
             return render_confirm(self, request, page, form)
-        limits.set_project_limit(
-            org_slug=project.organization.slug,
-            project_slug=project.slug,
-            max_active=form.cleaned_data["max_active"],
-            cause=cause_of(request, form),
-        )
+        terms = LimitTerms(form.cleaned_data["max_active"])
+        set_limit(LimitKind.PROJECT, _target(project), terms, cause=cause_of(request, form))
         messages.success(request, f"Max concurrency of {project}: {_description(project)}.")
         return HttpResponseRedirect(back)
 
 
+def _target(project: Project) -> LimitTarget:
+    return LimitTarget.of_project(project.organization.slug, project.slug)
+
+
 def _description(project: Project) -> str:
     """Describe the limit of a project: `2 of 20` jobs run, or `none`."""
-    target = LimitTarget.of_project(project.organization.slug, project.slug)
-    limit = Limit.objects.counted().filter(kind=LimitKind.PROJECT, **target.columns).first()
+    limit = Limit.objects.counted().filter(kind=LimitKind.PROJECT, **_target(project).columns).first()
     return labels.usage_of(limit) if limit else NO_LIMIT

@@ -27,6 +27,7 @@ from tests.factories import (
     ProjectFactory,
     WorkerFactory,
     claimed,
+    limited,
     offer,
     submitted,
 )
@@ -165,18 +166,18 @@ class TestLimits:
 
     def test_the_list_says_whose_how_much_until_when_by_whom_and_why(self, olga, project, pool):
         worker = WorkerFactory()
-        limits.set_limit(org_slug="sandtrace", max_active=3, cause=Cause(OPERATOR, "noisy"))
-        limits.set_rate(org_slug="sandtrace", job_type="runtime", per_hour=2, cause=Cause(OPERATOR, "dear"))
+        limited("sandtrace", max_active=3, cause=Cause(OPERATOR, "noisy"))
+        limited("sandtrace", "runtime", kind=LimitKind.RATE, per_hour=2, cause=Cause(OPERATOR, "dear"))
         until = database_now() + timedelta(hours=12, minutes=30)
         actor = Actor("client", "token ci")
-        limits.pause(subject=SUBJECTS["project"], until=until, cause=Cause(actor, "deploy"))
-        limits.pause(subject=SUBJECTS["pool"], cause=Cause(OPERATOR, "disks"))
-        limits.resume(subject=SUBJECTS["project"], cause=Cause(actor, "x"))
-        limits.resume(subject=SUBJECTS["pool"], cause=Cause(OPERATOR, "x"))
+        limited(SUBJECTS["project"], kind=LimitKind.PAUSE, max_active=0, until=until, cause=Cause(actor, "deploy"))
+        limited(SUBJECTS["pool"], kind=LimitKind.PAUSE, max_active=0, cause=Cause(OPERATOR, "disks"))
+        limited(SUBJECTS["project"], kind=LimitKind.PAUSE, cause=Cause(actor, "x"))
+        limited(SUBJECTS["pool"], kind=LimitKind.PAUSE)
         submitted(project)
         claimed(worker)
-        limits.pause(subject=SUBJECTS["project"], until=until, cause=Cause(actor, "deploy"))
-        limits.pause(subject=SUBJECTS["pool"], cause=Cause(OPERATOR, "disks"))
+        limited(SUBJECTS["project"], kind=LimitKind.PAUSE, max_active=0, until=until, cause=Cause(actor, "deploy"))
+        limited(SUBJECTS["pool"], kind=LimitKind.PAUSE, max_active=0, cause=Cause(OPERATOR, "disks"))
         page = text_of(olga.get(address(Limit, "changelist")))
         for words in (
             "1 of 3", "runtime jobs of sandtrace", "2 per hour, burst 1", "sandtrace/web", "pool shared-linux",
@@ -204,18 +205,17 @@ class TestLimits:
 
     @pytest.mark.parametrize("kind", ["organization", "project", "rate", "emergency", "pause", "throttle"])
     def test_one_is_lifted_from_its_page(self, olga, organization, kind):
-        about = {"org_slug": "sandtrace", "cause": Cause(OPERATOR, "x")}
         match kind:
             case "pause":
-                limits.pause(subject=SUBJECTS["pool"], cause=Cause(OPERATOR, "x"))
+                limited(SUBJECTS["pool"], kind=LimitKind.PAUSE, max_active=0)
             case "throttle":
-                limits.throttle(subject=SUBJECTS["project"], per_hour=5, cause=Cause(OPERATOR, "x"))
+                limited(SUBJECTS["project"], kind=LimitKind.THROTTLE, per_hour=5)
             case "rate":
-                limits.set_rate(per_hour=5, **about)
+                limited("sandtrace", kind=LimitKind.RATE, per_hour=5)
             case "project":
-                limits.set_project_limit(project_slug="web", max_active=5, **about)
+                limited(SUBJECTS["project"], kind=LimitKind.PROJECT, max_active=5)
             case _:
-                limits.set_limit(max_active=5, kind=LimitKind(kind), **about)
+                limited("sandtrace", kind=LimitKind(kind), max_active=5)
         limit = Limit.objects.get()
         assert button(limit, "remove") in text_of(olga.get(address(Limit, "change", limit.pk)))
         assert client_of(person("vera", "leases.view_limit")).post(button(limit, "remove"), WHY).status_code == 403
@@ -225,9 +225,9 @@ class TestLimits:
 
     def test_who_operates_jobs_lifts_a_pause_and_not_a_limit(self, organization):
         otto = client_of(person("otto", "leases.view_limit", "runtime_jobs.operate_job"))
-        limits.pause(subject=SUBJECTS["project"], cause=Cause(OPERATOR, "x"))
-        limits.pause(subject=SUBJECTS["pool"], cause=Cause(OPERATOR, "x"))
-        limits.set_limit(org_slug="sandtrace", max_active=5, cause=Cause(OPERATOR, "x"))
+        limited(SUBJECTS["project"], kind=LimitKind.PAUSE, max_active=0)
+        limited(SUBJECTS["pool"], kind=LimitKind.PAUSE, max_active=0)
+        limited("sandtrace", max_active=5)
         answers = {
             limit.scope + limit.kind: otto.get(button(limit, "remove")).status_code for limit in Limit.objects.all()
         }
@@ -343,8 +343,7 @@ class TestPriorities:
         page = f"{address(Job, 'changelist')}bulk/prioritize/?{names}"
         nowhere = olga.post(page, {"priority": "emergency", **WHY}, follow=True)
         assert "set an emergency limit for the organization" in text_of(nowhere)
-        lane = {"org_slug": running.org_slug, "kind": LimitKind.EMERGENCY, "max_active": 2}
-        limits.set_limit(**lane, cause=Cause(OPERATOR, "test"))
+        limited(running.org_slug, kind=LimitKind.EMERGENCY, max_active=2)
         answer = olga.post(page, {"priority": "emergency", **WHY}, follow=True)
         assert "The job is not queued, or its priority is already emergency." in text_of(answer)
         assert list(Job.objects.order_by("pk").values_list("priority", flat=True)) == [200, 400, 400]
@@ -379,8 +378,8 @@ class TestFirstPage:
 
     def test_what_is_paused_or_throttled_is_shown_with_its_rows(self, olga, project, pool, now):
         until = now + timedelta(hours=12, minutes=30)
-        limits.throttle(subject=SUBJECTS["organization"], per_hour=6, cause=Cause(OPERATOR, "noisy"))
-        limits.pause(subject=SUBJECTS["pool"], until=until, cause=Cause(OPERATOR, "disks"))
+        limited(SUBJECTS["organization"], kind=LimitKind.THROTTLE, per_hour=6, cause=Cause(OPERATOR, "noisy"))
+        limited(SUBJECTS["pool"], kind=LimitKind.PAUSE, max_active=0, until=until, cause=Cause(OPERATOR, "disks"))
         (first, link), (second, _) = self.alerts(now).items()
         assert first.startswith(f"Pool shared-linux: paused by operator olga until {until:%Y-%m-%d %H:%M} UTC (in 12 h")
         assert first.endswith("): disks")
@@ -391,7 +390,7 @@ class TestFirstPage:
     def test_many_are_shown_in_one(self, olga, now, project):
         for number in range(8):
             subject = LimitTarget(LimitScope.PROJECT, "sandtrace", f"web-{number}")
-            limits.pause(subject=subject, cause=Cause(OPERATOR, "x"))
+            limited(subject, kind=LimitKind.PAUSE, max_active=0)
         *one_by_one, (text, link) = self.alerts(now).items()
         assert len(one_by_one) == 5
         assert text == "3 more pauses or throttles."

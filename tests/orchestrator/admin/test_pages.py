@@ -11,7 +11,7 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from leases.models import Breaker, Lease, Limit, LimitScope
+from leases.models import Breaker, Lease, Limit, LimitKind, LimitScope
 from leases.scheduling.limits import LimitTarget
 from orchestrator.admin.filters import parameters_of
 from orchestrator.admin.jobs import page as job_page
@@ -23,7 +23,7 @@ from orchestrator.incidents.models import Incident
 from orchestrator.ingest.models import Run
 from orchestrator.protocols.github.models import WebhookDelivery
 from orchestrator.schedules.models import Schedule, ScheduleTick
-from orchestrator.services import batches, cancellation, heartbeat, job_end, limits, retries, worker_state
+from orchestrator.services import batches, cancellation, heartbeat, job_end, retries, worker_state
 from orchestrator.step_logs import job_log_writes
 from orchestrator.webhooks.models import Delivery, DeliveryTry, NotificationRule, Webhook
 from runtime_jobs.events import Actor
@@ -55,6 +55,7 @@ from tests.factories import (
     WorkerFactory,
     api_token,
     claimed,
+    limited,
     personal_key,
     submitted,
 )
@@ -115,8 +116,8 @@ def one_of_each(mark: str) -> None:
         LimitTarget(LimitScope.PROJECT, f"org-{mark}"[:63], mark),
         LimitTarget(LimitScope.POOL, "", pool.slug),
     ):
-        limits.pause(subject=subject, cause=Cause(Actor("operator", mark), mark))
-    limits.set_rate(org_slug=f"org-{mark}"[:63], per_hour=1, cause=Cause(OPERATOR, mark))
+        limited(subject, kind=LimitKind.PAUSE, max_active=0, cause=Cause(Actor("operator", mark), mark))
+    limited(f"org-{mark}"[:63], kind=LimitKind.RATE, per_hour=1, cause=Cause(OPERATOR, mark))
     Breaker.objects.create(org_slug=mark, job_type=mark, state="open", opened_at=again.created_at)
     Incident.objects.create(kind="breaker", org_slug=mark, job_type=mark, summary=mark, opened_at=again.created_at)
     api_token(project.organization)

@@ -9,19 +9,19 @@ from pathlib import Path
 import pytest
 from django.utils import timezone
 
-from leases.models import Breaker, Limit, LimitScope
+from leases.models import Breaker, Limit, LimitKind, LimitScope
 from leases.scheduling.limits import LimitTarget
 from orchestrator.core.cause import Cause
 from orchestrator.evidence import exports
 from orchestrator.evidence.signing_keys import create_signing_key, retire_signing_key
 from orchestrator.ingest.models import Run
 from orchestrator.ingest.runs import digest_of
-from orchestrator.services import actions_runners, job_end, limits, worker_state
+from orchestrator.services import actions_runners, job_end, worker_state
 from orchestrator.step_logs import job_log_writes
 from orchestrator.webhooks.models import Delivery
 from runtime_jobs.events import Actor
 from runtime_jobs.models import Job, Organization
-from tests.factories import OPERATOR, HardwareSpecFactory, RunnerFactory
+from tests.factories import OPERATOR, HardwareSpecFactory, RunnerFactory, limited
 from tests.orchestrator.admin.chromium import Tab
 from tests.orchestrator.admin.fixtures import Scene, busy
 from tests.orchestrator.admin.recurring_scene import recurring_morning
@@ -76,14 +76,14 @@ def hold_back(scene: Scene) -> None:
     pool, cli = LimitTarget(LimitScope.POOL, "", "gpu-linux"), LimitTarget(LimitScope.PROJECT, "sandtrace", "cli")
     until = scene.at + timedelta(minutes=43)
     ci = Actor("client", "token ci")
-    limits.set_limit(org_slug="acme-labs", max_active=2, cause=Cause(OPERATOR, "as agreed by mail"))
-    limits.set_rate(
-        org_slug="sandtrace", job_type="runtime", per_hour=120, burst=10, cause=Cause(ci, "a slow registry")
-    )
-    limits.pause(subject=cli, cause=Cause(ci, "the release goes out"))
+    limited("acme-labs", max_active=2, cause=Cause(OPERATOR, "as agreed by mail"))
+    limited("sandtrace", "runtime", kind=LimitKind.RATE, per_hour=120, burst=10, cause=Cause(ci, "a slow registry"))
+    limited(cli, kind=LimitKind.PAUSE, max_active=0, cause=Cause(ci, "the release goes out"))
     noisy = LimitTarget.of_organization("northwind")
-    limits.throttle(subject=noisy, per_hour=60, burst=5, until=until, cause=Cause(OPERATOR, "a loop in their CI"))
-    limits.pause(subject=pool, until=until, cause=Cause(OPERATOR, "new disks in gpu-01"))
+    limited(
+        noisy, kind=LimitKind.THROTTLE, per_hour=60, burst=5, until=until, cause=Cause(OPERATOR, "a loop in their CI")
+    )
+    limited(pool, kind=LimitKind.PAUSE, max_active=0, until=until, cause=Cause(OPERATOR, "new disks in gpu-01"))
     Breaker.objects.create(
         org_slug="acme-labs", job_type="steps", state="open", opened_at=scene.ago(1), cool_until=until
     )

@@ -10,12 +10,11 @@ from django.db import connection, transaction
 
 from leases.models import Breaker, BreakerState
 from orchestrator.core import metrics_aggregation
-from orchestrator.core.cause import Cause
 from orchestrator.core.metrics_aggregation import EventCounter
 from orchestrator.core.metrics_models import Count, MetricsPosition
 from orchestrator.http.observability import job_metrics
 from orchestrator.processes.scheduler import Scheduler
-from orchestrator.services import cancellation, claiming, expiry, heartbeat, job_end, late_results, limits, retries
+from orchestrator.services import cancellation, claiming, expiry, heartbeat, job_end, late_results, retries
 from orchestrator.services.submission import submit
 from orchestrator.step_logs import job_log_writes
 from orchestrator.step_logs.job_log_events import START, JobLogEvents
@@ -25,13 +24,13 @@ from runtime_jobs.specs import JOB_TYPES, PayloadSpec
 from tests.factories import (
     ALICE,
     LATE_POLICY,
-    OPERATOR,
     TIMINGS,
     OrganizationFactory,
     ProjectFactory,
     WorkerFactory,
     claimed,
     demanding,
+    limited,
     offer,
     submission,
     submitted,
@@ -154,7 +153,7 @@ def test_a_heartbeat_counts_when_it_has_extended_a_lease(tally, organization):
 
 
 def at_its_limit(organization):
-    limits.set_limit(org_slug=organization.slug, max_active=1, cause=Cause(OPERATOR, "test"))
+    limited(organization.slug, max_active=1)
     worker = WorkerFactory()
     for _ in range(2):
         submitted(organization.projects.get())

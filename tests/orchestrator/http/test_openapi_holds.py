@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from orchestrator.artifacts import piece_operations
 from orchestrator.artifacts.operations import complete_upload
 from orchestrator.core.cause import Cause
-from orchestrator.services import batches, limits
+from orchestrator.services import batches
 from orchestrator.services.batches import BatchJob, BatchSubmission
 from runtime_jobs.identifiers import uuid_of
 from runtime_jobs.models import Job, StoredArtifact
@@ -31,6 +31,7 @@ from tests.factories import (
     WorkerFactory,
     api_token,
     claimed,
+    limited,
     personal_key,
     source,
     steps_spec,
@@ -154,7 +155,7 @@ def something_there(cast, path):
     if "{batch_id}" in path:
         ids["batch_id"] = a_batch(cast)
     if "{limit_id}" in path:
-        ids["limit_id"] = str(limits.set_limit(org_slug="sandtrace", max_active=99, cause=Cause(ALICE, "test")).pk)
+        ids["limit_id"] = str(limited("sandtrace", max_active=99, cause=Cause(ALICE, "test")).pk)
     if "{artifact_id}" in path:
         ids["artifact_id"] = an_artifact(cast, lease)
     if path.startswith(OF_DOCUMENT_004):

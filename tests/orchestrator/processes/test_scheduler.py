@@ -15,13 +15,12 @@ from psycopg.errors import (
 )
 
 from config.databases import TIMEOUTS
-from leases.models import Lane, LaneQueue, Lease, Limit, LimitScope
+from leases.models import Lane, LaneQueue, Lease, Limit, LimitKind, LimitScope
 from leases.scheduling import periodic
 from leases.scheduling.limits import LimitTarget
 from leases.states import OPEN
 from orchestrator.checks import scheduler_takeover
 from orchestrator.core import metrics_aggregation
-from orchestrator.core.cause import Cause
 from orchestrator.core.clock_beat import ClockBeat
 from orchestrator.core.metrics_models import Count
 from orchestrator.core.row_batches import RowRunner
@@ -30,13 +29,13 @@ from orchestrator.maintenance import queues
 from orchestrator.processes import scheduler as scheduler_module
 from orchestrator.processes.leadership import Leadership, LeadershipLost
 from orchestrator.processes.scheduler import FAILED_RUNS_TO_YIELD, Scheduler, Task
-from orchestrator.services import dependency_propagation, expiry, job_end, limits
+from orchestrator.services import dependency_propagation, expiry, job_end
 from runtime_jobs.db_errors import is_database_unavailable
 from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import NotFound
 from runtime_jobs.models import EndedDependency, Job
 from runtime_jobs.states import JobState
-from tests.factories import OPERATOR, ProjectFactory, claimed, submitted
+from tests.factories import ProjectFactory, claimed, limited, submitted
 from tests.orchestrator.services.conftest import after
 
 pytestmark = pytest.mark.django_db
@@ -268,7 +267,7 @@ def test_what_is_no_trouble_with_the_connection_is_not_away():
 
 def test_a_piece_that_cannot_be_done_keeps_no_other_from_its_turn(monkeypatch, caplog):
     subject = LimitTarget(LimitScope.POOL, "", "shared-linux")
-    limits.pause(subject=subject, until=database_now() + timedelta(hours=1), cause=Cause(OPERATOR, "test"))
+    limited(subject, kind=LimitKind.PAUSE, max_active=0, until=database_now() + timedelta(hours=1))
     Limit.objects.update(until=database_now())
 
     def locked():

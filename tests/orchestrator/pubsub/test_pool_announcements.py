@@ -8,20 +8,19 @@ import psycopg
 import pytest
 from django.db import OperationalError, connection
 
-from orchestrator.core.cause import Cause
 from orchestrator.core.unit_of_work import operation
 from orchestrator.pubsub import hub as hub_module
 from orchestrator.pubsub.hub import NotificationHub, announce_pools, pool_announcer
 from orchestrator.pubsub.waiters import OfferKey
-from orchestrator.services import claiming, heartbeat, job_end, limits
+from orchestrator.services import claiming, heartbeat, job_end
 from runtime_jobs.models import Job
 from runtime_jobs.states import FailureReason
 from tests.factories import (
-    OPERATOR,
     OrganizationFactory,
     ProjectFactory,
     WorkerFactory,
     claimed,
+    limited,
     offer,
     submitted,
 )
@@ -69,7 +68,7 @@ def backend_pid():
 
 def test_no_operation_notifies_within_its_commit(project, database_url, announced):
     """A submit, a release, and the end of a job whose slot another one waits for: each makes a pool servable."""
-    limits.set_limit(org_slug="sandtrace", max_active=1, cause=Cause(OPERATOR, "test"))
+    limited("sandtrace", max_active=1)
     worker = WorkerFactory()
     with heard(database_url) as found:
         submitted(project)

@@ -12,8 +12,7 @@ from leases.errors import StaleLease
 from leases.models import LaneQueue, Lease, LimitSlot
 from leases.states import LeaseState
 from orchestrator.audit.runner import run_audit
-from orchestrator.core.cause import Cause
-from orchestrator.services import cancellation, claim_next, claiming, heartbeat, job_end, limits, worker_state
+from orchestrator.services import cancellation, claim_next, claiming, heartbeat, job_end, worker_state
 from orchestrator.services.claim_next import ClaimRequest, next_lease_ulid
 from orchestrator.services.job_end import CompleteMessage, FailMessage
 from runtime_jobs.errors import Conflict
@@ -26,6 +25,7 @@ from tests.factories import (
     ProjectFactory,
     WorkerFactory,
     claimed,
+    limited,
     offer,
     submitted,
     submitted_steps,
@@ -100,7 +100,7 @@ def test_a_completion_that_claims_is_two_statements(worker, project):
 
 
 def test_a_job_that_holds_slots_ends_before_the_claim_begins(worker, project):
-    limits.set_limit(org_slug=ORG, max_active=1, cause=Cause(OPERATOR, "test"))
+    limited(ORG, max_active=1)
     for _ in range(3):
         submitted_steps(project)
     complete_steps(claimed(worker, job_types=("steps",)).lease)  # stores the changed offer
@@ -115,7 +115,7 @@ def test_a_job_that_holds_slots_ends_before_the_claim_begins(worker, project):
 
 
 def test_a_claim_that_fails_after_the_message_leaves_it_counted(worker, project, monkeypatch, caplog):
-    limits.set_limit(org_slug=ORG, max_active=1, cause=Cause(OPERATOR, "test"))
+    limited(ORG, max_active=1)
     first, _ = submitted(project), submitted(project)
 
     def broken(_claim):
@@ -138,7 +138,7 @@ def complete_steps(lease):
 
 
 def test_the_slot_of_the_ended_job_is_free_for_the_next_one(worker, project):
-    limits.set_limit(org_slug=ORG, max_active=1, cause=Cause(OPERATOR, "test"))
+    limited(ORG, max_active=1)
     submitted(project)
     second = submitted(project)
     lease = claimed(worker).lease
@@ -394,7 +394,7 @@ def test_the_same_message_twice_at_once_claims_one_job():
 def test_slots_of_one_worker_that_end_at_once_keep_capacity_and_limit():
     """Each lane is released and claimed from by several calls at the same time."""
     project, worker = ProjectFactory(organization=OrganizationFactory(slug=ORG)), WorkerFactory(capacity=4)
-    limits.set_limit(org_slug=ORG, max_active=3, cause=Cause(OPERATOR, "test"))
+    limited(ORG, max_active=3)
     for _ in range(24):
         submitted(project)
 

@@ -13,13 +13,12 @@ from django.db import connection
 
 from orchestrator.audit.runner import run_audit
 from orchestrator.core import unit_of_work
-from orchestrator.core.cause import Cause
-from orchestrator.services import claim_next, claiming, job_end, limits
+from orchestrator.services import claim_next, claiming, job_end
 from orchestrator.services.claim_next import ClaimRequest
 from orchestrator.services.job_end import CompleteMessage
 from runtime_jobs.models import Job
 from runtime_jobs.states import FailureReason, JobState
-from tests.factories import OPERATOR, OrganizationFactory, ProjectFactory, WorkerFactory, offer, submitted
+from tests.factories import OrganizationFactory, ProjectFactory, WorkerFactory, limited, offer, submitted
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(3600)]
 
@@ -41,7 +40,7 @@ def test_completions_that_claim_lose_no_job_and_no_slot(monkeypatch, capsys):
         monkeypatch.setattr(module, "is_retryable", counted)
     projects = [ProjectFactory(organization=OrganizationFactory()) for _ in range(3)]
     for project in projects:
-        limits.set_limit(org_slug=project.organization.slug, max_active=2, cause=Cause(OPERATOR, "test"))
+        limited(project.organization.slug, max_active=2)
     workers = [WorkerFactory(capacity=2) for _ in range(THREADS)]
     ends: Counter[str] = Counter()
     start = threading.Barrier(THREADS)

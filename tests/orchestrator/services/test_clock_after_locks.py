@@ -22,7 +22,7 @@ from orchestrator.incidents import breakers
 from orchestrator.services import claiming, job_end, limits
 from runtime_jobs.db_time import database_now
 from runtime_jobs.states import FailureReason
-from tests.factories import OPERATOR, ProjectFactory, WorkerFactory, offer, submitted
+from tests.factories import OPERATOR, ProjectFactory, WorkerFactory, limited, offer, submitted
 from tests.live_server import eventually
 from workers.models import Worker
 
@@ -115,7 +115,7 @@ def test_jobs_that_started_before_a_rate_was_attached_do_not_count_against_it(cl
     for _ in range(5):
         submitted(project)
     claim, go_on = claim_in_progress(5)
-    rate = Session(lambda: limits.set_rate(org_slug=project.organization.slug, per_hour=1, burst=1, **WHY))
+    rate = Session(lambda: limited(project.organization.slug, kind=LimitKind.RATE, per_hour=1, burst=1, **WHY))
     eventually(waits_for_a_lock, 30)
     go_on.set()
     assert len(claim.result()) == 5
@@ -133,7 +133,7 @@ def test_a_rate_reads_the_time_after_it_waited_for_the_claims_of_each_queue():
     first = LaneQueue.objects.earliest("pk")
     with transaction.atomic():
         advisory_xact_lock(LIMITS_OF_QUEUE, first.pk, shared=True)  # as a claim of that queue does
-        rate = Session(lambda: limits.set_rate(org_slug=project.organization.slug, per_hour=1, burst=1, **WHY))
+        rate = Session(lambda: limited(project.organization.slug, kind=LimitKind.RATE, per_hour=1, burst=1, **WHY))
         eventually(waits_for_a_lock, 30)
         claim = Session(lambda: claiming.claim_many(worker=worker, offer=offer(worker), limit=3))
         assert [claimed.job.priority for claimed in claim.result()] == [50] * 3
@@ -147,11 +147,11 @@ def test_a_changed_rate_keeps_the_starts_that_a_claim_in_progress_has_spent(clai
     org = project.organization.slug
     for _ in range(12):
         submitted(project)
-    limits.set_rate(org_slug=org, per_hour=2, burst=6, **WHY)
+    limited(org, kind=LimitKind.RATE, per_hour=2, burst=6, **WHY)
     worker = WorkerFactory()
     assert claiming.claim(worker=worker, offer=offer(worker)) is not None
     claim, go_on = claim_in_progress(5)
-    change = Session(lambda: limits.set_rate(org_slug=org, per_hour=1, burst=6, **WHY))
+    change = Session(lambda: limited(org, kind=LimitKind.RATE, per_hour=1, burst=6, **WHY))
     eventually(waits_for_a_lock, 30)
     go_on.set()
     assert len(claim.result()) == 5
@@ -182,11 +182,11 @@ def uncommitted(operation: Callable[[], object]) -> Iterator[None]:
 
 def test_a_pause_that_gets_a_later_end_meanwhile_stays():
     subject = LimitTarget(LimitScope.POOL, "", "shared-linux")
-    limits.pause(subject=subject, until=database_now() + timedelta(hours=1), **WHY)
+    limited(subject, kind=LimitKind.PAUSE, max_active=0, until=database_now() + timedelta(hours=1), **WHY)
     Limit.objects.update(until=database_now())
     key, later = Limit.objects.get().pk, database_now() + timedelta(hours=2)
-    terms = {"max_active": 0, "until": later, "note": "longer"}
-    with uncommitted(lambda: limits.apply_limit_change(UnitOfWork(), LimitKind.PAUSE, subject, terms, **WHY)):
+    terms = limits.LimitTerms(0, until=later)
+    with uncommitted(lambda: limits.set_limit.__wrapped__(UnitOfWork(), LimitKind.PAUSE, subject, terms, **WHY)):
         remove = Session(lambda: limits.remove_expired(limit_id=key))
         eventually(waits_for_a_lock, 30)
     remove.result()

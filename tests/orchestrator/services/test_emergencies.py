@@ -17,7 +17,6 @@ from orchestrator.services import (
     expiry,
     heartbeat,
     job_end,
-    limits,
     priority,
     retries,
 )
@@ -32,6 +31,7 @@ from tests.factories import (
     ProjectFactory,
     WorkerFactory,
     claimed,
+    limited,
     offer,
     submitted,
 )
@@ -52,7 +52,7 @@ def allowed(project):
 
 
 def set_limit(max_active):
-    limits.set_limit(org_slug=ORG, max_active=max_active, kind=LimitKind.EMERGENCY, cause=Cause(OPERATOR, "incident 7"))
+    limited(ORG, kind=LimitKind.EMERGENCY, max_active=max_active, cause=Cause(OPERATOR, "incident 7"))
 
 
 def lane_priority(job) -> int:
@@ -70,7 +70,7 @@ def test_removing_the_limit_gives_what_waits_the_priority_of_the_plan(project, a
         event = JobEvent.objects.get(job=job, event_type="job.prioritized")
         assert (event.payload_json["before"], event.payload_json["priority"]) == (EMERGENCY, PLAN_PRIORITY)
     assert run_audit() == []
-    limits.set_limit(org_slug=ORG, max_active=1, cause=Cause(OPERATOR, "one at a time"))
+    limited(ORG, max_active=1, cause=Cause(OPERATOR, "one at a time"))
     worker = WorkerFactory()
     assert claimed(worker).job.pk == first.pk, "by age again"
     assert claiming.claim(worker=worker, offer=offer(worker)) is None
@@ -78,12 +78,12 @@ def test_removing_the_limit_gives_what_waits_the_priority_of_the_plan(project, a
 
 def test_other_limits_and_other_organizations_demote_nothing(project, allowed):
     other = ProjectFactory(organization=OrganizationFactory(slug="other"))
-    limits.set_limit(org_slug="other", max_active=1, kind=LimitKind.EMERGENCY, cause=Cause(OPERATOR, "x"))
+    limited("other", kind=LimitKind.EMERGENCY, max_active=1)
     jobs = [submitted(one, priority=EMERGENCY) for one in (project, other)]
-    limits.set_limit(org_slug=ORG, max_active=3, cause=Cause(OPERATOR, "x"))
-    limits.set_limit(org_slug=ORG, max_active=None, cause=Cause(OPERATOR, "x"))
+    limited(ORG, max_active=3)
+    limited(ORG)
     set_limit(2)
-    limits.set_limit(org_slug="other", max_active=None, kind=LimitKind.EMERGENCY, cause=Cause(OPERATOR, "x"))
+    limited("other", kind=LimitKind.EMERGENCY)
     assert [Job.objects.get(pk=job.pk).priority for job in jobs] == [EMERGENCY, PLAN_PRIORITY]
 
 
@@ -114,11 +114,11 @@ def test_a_job_that_comes_back_to_the_queue_without_the_limit_is_demoted(project
 
 
 @pytest.mark.parametrize("kind", ["automatic", "manual"])
-@pytest.mark.parametrize("limited", [True, False])
-def test_a_retry_skips_the_queue_only_while_there_is_a_limit(project, allowed, kind, limited):
+@pytest.mark.parametrize("is_limited", [True, False])
+def test_a_retry_skips_the_queue_only_while_there_is_a_limit(project, allowed, kind, is_limited):
     submitted(project, priority=EMERGENCY)
     claim = claimed()
-    if not limited:
+    if not is_limited:
         set_limit(None)
     lease = {"lease_ulid": claim.lease.lease_ulid, "worker": claim.lease.worker}
     reason = FailureReason.WORKER_SHUTDOWN if kind == "automatic" else FailureReason.WORKER_ERROR
@@ -127,7 +127,7 @@ def test_a_retry_skips_the_queue_only_while_there_is_a_limit(project, allowed, k
         retries.retry(job_ulid=claim.job.job_ulid, actor=ALICE, reason="again")
     retry = Job.objects.get(retry_of_job_ulid=claim.job.job_ulid)
     assert retry.retry_kind == kind
-    assert retry.priority == lane_priority(retry) == (EMERGENCY if limited else PLAN_PRIORITY)
+    assert retry.priority == lane_priority(retry) == (EMERGENCY if is_limited else PLAN_PRIORITY)
 
 
 def someone_waits_for_the_organization() -> bool:

@@ -8,7 +8,7 @@ import pytest
 from django.core.exceptions import ValidationError
 from django.db import connection, transaction
 
-from leases.models import Lane, LaneQueue, LaneShare, LimitScope
+from leases.models import Lane, LaneQueue, LaneShare, LimitKind, LimitScope
 from leases.scheduling import periodic
 from leases.scheduling.fair_share import enable_fair_share as begin_to_share
 from leases.scheduling.limits import LimitTarget
@@ -31,6 +31,7 @@ from tests.factories import (
     PoolFactory,
     ProjectFactory,
     WorkerFactory,
+    limited,
     offer,
     spec,
     submission,
@@ -123,7 +124,7 @@ class TestPolicies:
     def test_capacity_is_never_idle_while_anybody_waits(self, worker):
         share()
         submit(project("a"), 5)
-        limits.set_limit(org_slug="b", max_active=1, **WHY)
+        limited("b", max_active=1, **WHY)
         submit(project("b"), 5)
         assert Counter(served(worker, 7)) == {"a": 5, "b": 1, None: 1}
 
@@ -162,7 +163,7 @@ class TestPolicies:
         where = project("old")
         submit(where, 2)
         take(worker)
-        limits.pause(subject=LimitTarget(LimitScope.PROJECT, "old", where.slug), **WHY)
+        limited(LimitTarget(LimitScope.PROJECT, "old", where.slug), kind=LimitKind.PAUSE, max_active=0, **WHY)
         assert served(worker, 2) == [None] * 2
         assert LaneQueue.objects.get().head_id is None
         limits.set_pool_policy(pool=POOL, policy="fifo", **WHY)
@@ -291,7 +292,7 @@ class TestAging:
 
     def test_nothing_grows_into_the_emergency_lane(self, worker):
         submit(project("old", priority=300), 1, now=database_now() - timedelta(days=30))
-        limits.set_limit(org_slug="urgent", max_active=1, kind="emergency", **WHY)
+        limited("urgent", kind=LimitKind("emergency"), max_active=1, **WHY)
         submit(project("urgent", priority=400), 1)
         sweep_scheduling()
         assert served(worker, 2) == ["urgent", "old"]
@@ -351,8 +352,8 @@ class TestEmergencies:
             service_submission.submit(given, policy=POLICY, default_pool=POOL, actor=ALICE)
 
     def test_they_skip_the_queue_and_the_limits_of_the_others_within_their_own(self, urgent, worker):
-        limits.set_limit(org_slug="urgent", max_active=1, **WHY)
-        limits.set_limit(org_slug="urgent", max_active=2, kind="emergency", **WHY)
+        limited("urgent", max_active=1, **WHY)
+        limited("urgent", kind=LimitKind("emergency"), max_active=2, **WHY)
         submit(urgent, 2)
         submit(project("rich", priority=300), 1)
         assert served(worker, 3) == ["rich", "urgent", None]
@@ -361,9 +362,9 @@ class TestEmergencies:
         assert LaneQueue.objects.get(priority=400).blocked_by is not None
 
     def test_a_pause_holds_them_too(self, urgent, worker):
-        limits.set_limit(org_slug="urgent", max_active=2, kind="emergency", **WHY)
+        limited("urgent", kind=LimitKind("emergency"), max_active=2, **WHY)
         self.hurry(urgent)
-        limits.pause(subject=LimitTarget.of_organization("urgent"), **WHY)
+        limited("urgent", kind=LimitKind.PAUSE, max_active=0, **WHY)
         assert served(worker, 1) == [None]
 
     def test_without_a_limit_for_them_nobody_lifts_a_job_there(self, urgent):

@@ -13,8 +13,7 @@ from leases.scheduling.claims import claim_jobs
 from leases.scheduling.limits import LimitTarget, set_limit
 from leases.scheduling.periodic import advance_cursor, stale_lanes
 from orchestrator.core import unit_of_work
-from orchestrator.core.cause import Cause
-from orchestrator.services import cancellation, expiry, heartbeat, job_end, limits
+from orchestrator.services import cancellation, expiry, heartbeat, job_end
 from orchestrator.services import claiming as service_claiming
 from runtime_jobs.db_time import database_now
 from runtime_jobs.models import Job, OperatorEvent
@@ -26,6 +25,7 @@ from tests.factories import (
     ProjectFactory,
     WorkerFactory,
     claimed,
+    limited,
     offer,
     submitted,
     submitted_steps,
@@ -36,10 +36,6 @@ from tests.orchestrator.services.test_races import together
 pytestmark = pytest.mark.django_db
 
 ORG = "sandtrace"
-
-
-def limited(**limit) -> None:
-    limits.set_limit(org_slug=ORG, **limit, cause=Cause(OPERATOR, "test"))
 
 
 @pytest.fixture
@@ -65,7 +61,7 @@ def running() -> int:
 
 
 def test_no_more_run_than_the_limit_and_the_next_goes_when_one_ends(project, worker):
-    limited(max_active=2)
+    limited(ORG, max_active=2)
     for _ in range(4):
         submitted(project)
     first, second = take(worker), take(worker)
@@ -80,7 +76,7 @@ def test_no_more_run_than_the_limit_and_the_next_goes_when_one_ends(project, wor
 
 
 def test_a_full_tenant_does_not_hold_up_another(project, worker):
-    limited(max_active=1)
+    limited(ORG, max_active=1)
     for slug in [f"p{number}" for number in range(20)]:
         submitted(ProjectFactory(organization=project.organization, slug=slug))
     other = submitted(ProjectFactory(organization=OrganizationFactory(slug="other")))
@@ -89,8 +85,8 @@ def test_a_full_tenant_does_not_hold_up_another(project, worker):
 
 
 def test_the_narrower_limit_holds_too(project, worker):
-    limited(max_active=5)
-    limited(job_type="runtime", max_active=1)
+    limited(ORG, max_active=5)
+    limited(ORG, "runtime", max_active=1)
     for _ in range(3):
         submitted(project)
     claim = take(worker)
@@ -101,7 +97,7 @@ def test_the_narrower_limit_holds_too(project, worker):
 
 
 def test_every_way_to_lose_a_lease_gives_the_place_back(project, worker):
-    limited(max_active=1)
+    limited(ORG, max_active=1)
     for _ in range(3):
         submitted(project)
     released = take(worker)
@@ -120,7 +116,7 @@ def test_a_new_limit_counts_what_runs_already(project, worker):
     for _ in range(5):
         submitted(project)
     claims = [take(worker) for _ in range(3)]
-    limited(max_active=2)
+    limited(ORG, max_active=2)
     assert take(worker) is None
     finish(claims[0])
     assert take(worker) is None, "two still run"
@@ -130,11 +126,11 @@ def test_a_new_limit_counts_what_runs_already(project, worker):
 
 
 def test_a_lowered_limit_is_reached_as_jobs_end_and_a_raised_one_at_once(project, worker):
-    limited(max_active=3)
+    limited(ORG, max_active=3)
     for _ in range(8):
         submitted(project)
     claims = [take(worker) for _ in range(3)]
-    limited(max_active=1)
+    limited(ORG, max_active=1)
     for claim in claims[:2]:
         finish(claim)
         assert take(worker) is None
@@ -142,23 +138,23 @@ def test_a_lowered_limit_is_reached_as_jobs_end_and_a_raised_one_at_once(project
     last = take(worker)
     assert last is not None
     assert take(worker) is None
-    limited(max_active=4)
+    limited(ORG, max_active=4)
     assert [take(worker) is not None for _ in range(4)] == [True, True, True, False]
 
 
 def test_a_lifted_limit_holds_nobody(project, worker):
-    limited(max_active=0)
+    limited(ORG, max_active=0)
     submitted(project)
     assert take(worker) is None
-    limited(max_active=None)
+    limited(ORG, max_active=None)
     assert take(worker) is not None
     assert (Limit.objects.count(), LimitSlot.objects.count()) == (0, 0)
     assert not LaneQueue.objects.exclude(limits=[]).exists()
 
 
 def test_a_limit_leaves_an_event_of_who_and_why(project):
-    limited(max_active=3)
-    limited(max_active=2)
+    limited(ORG, max_active=3)
+    limited(ORG, max_active=2)
     event = OperatorEvent.objects.latest("id")
     assert (event.action, event.target) == ("limit.set", f"organization:{ORG}")
     assert (event.before["max_active"], event.after["max_active"], event.reason) == (3, 2, "test")
@@ -168,7 +164,7 @@ def test_a_limit_leaves_an_event_of_who_and_why(project):
 @pytest.mark.django_db(transaction=True)
 def test_claimers_at_once_never_exceed_it(most):
     project = ProjectFactory(organization=OrganizationFactory(slug=ORG))
-    limited(max_active=most)
+    limited(ORG, max_active=most)
     for _ in range(60):
         submitted(project)
     workers = [WorkerFactory(capacity=50) for _ in range(8)]
@@ -314,7 +310,7 @@ def test_who_lifts_a_limit_has_nothing_yet_that_the_claims_want_for_which_it_wai
     for where in (project, other, other, other):
         submitted(where)
     paused = LimitTarget(LimitScope.PROJECT, ORG, project.slug)
-    limits.pause(subject=paused, cause=Cause(OPERATOR, "test"))
+    limited(paused, kind=LimitKind.PAUSE, max_active=0)
     worker = WorkerFactory()
     take(worker)
     assert Lane.objects.filter(blocked_by__isnull=False).exists()
@@ -327,9 +323,7 @@ def test_who_lifts_a_limit_has_nothing_yet_that_the_claims_want_for_which_it_wai
                 lambda: [claim_jobs(worker, offer(worker), limit=1, acknowledge=True), connection.close()]
             )
             eventually(somebody_waits)
-            resuming = pool.submit(
-                lambda: [limits.resume(subject=paused, cause=Cause(OPERATOR, "test")), connection.close()]
-            )
+            resuming = pool.submit(lambda: [limited(paused, kind=LimitKind.PAUSE), connection.close()])
             eventually(lambda: somebody_waits(sessions=2))
         [lease] = claiming.result(60)[0].leases
         resuming.result(60)
@@ -348,7 +342,7 @@ def test_a_type_that_is_held_does_not_hide_the_others_however_many_its_profiles(
         profile.save(force_insert=True)
         queue.pk, queue.profile_id = None, profile.pk
         queue.save(force_insert=True)
-    limits.pause(subject=LimitTarget(LimitScope.JOB_TYPE, "", "runtime"), cause=Cause(OPERATOR, "test"))
+    limited(LimitTarget(LimitScope.JOB_TYPE, "", "runtime"), kind=LimitKind.PAUSE, max_active=0)
     wide = offer(worker, job_types=("runtime", "steps"))
     wide = replace(wide, offers=wide.offers | {f"z{number:02}" for number in range(20)})
     assert service_claiming.claim(worker=worker, offer=wide).job.pk == behind_them.pk

@@ -3,13 +3,13 @@
 import pytest
 from django.db import connection, connections, transaction
 
-from leases.models import LimitScope
+from leases.models import LimitKind, LimitScope
 from leases.scheduling.limits import LimitTarget
 from orchestrator.core.cause import Cause
 from orchestrator.core.operator_events import changed_members, record_operator_event
-from orchestrator.services import credentials, limits
+from orchestrator.services import credentials
 from runtime_jobs.models import OperatorEvent
-from tests.factories import ALICE, OPERATOR, OrganizationFactory, PoolFactory
+from tests.factories import ALICE, OPERATOR, OrganizationFactory, PoolFactory, limited
 
 
 def concerned() -> list[tuple[str, str | None, str | None]]:
@@ -20,11 +20,11 @@ def concerned() -> list[tuple[str, str | None, str | None]]:
 class TestTenants:
     def test_limits_belong_to_their_organization_and_type(self):
         OrganizationFactory(slug="acme")
-        limits.set_limit(org_slug="acme", max_active=5, cause=Cause(ALICE, "x"))
-        limits.pause(subject=LimitTarget.of_organization("acme", "scan"), cause=Cause(ALICE, "x"))
-        limits.pause(subject=LimitTarget.of_project("acme", "web"), cause=Cause(ALICE, "x"))
-        limits.pause(subject=LimitTarget(LimitScope.JOB_TYPE, "", "scan"), cause=Cause(OPERATOR, "x"))
-        limits.pause(subject=LimitTarget(LimitScope.POOL, "", PoolFactory().slug), cause=Cause(OPERATOR, "x"))
+        limited("acme", max_active=5, cause=Cause(ALICE, "x"))
+        limited("acme", "scan", kind=LimitKind.PAUSE, max_active=0, cause=Cause(ALICE, "x"))
+        limited(LimitTarget.of_project("acme", "web"), kind=LimitKind.PAUSE, max_active=0, cause=Cause(ALICE, "x"))
+        limited(LimitTarget(LimitScope.JOB_TYPE, "", "scan"), kind=LimitKind.PAUSE, max_active=0)
+        limited(LimitTarget(LimitScope.POOL, "", PoolFactory().slug), kind=LimitKind.PAUSE, max_active=0)
         assert concerned() == [
             ("limit.set", "acme", None),
             ("limit.set", "acme", "scan"),

@@ -7,11 +7,20 @@ from leases.models import Limit, LimitKind, LimitSlot
 from leases.scheduling.quotas import UNSET, read_quota
 from orchestrator.audit.runner import run_audit
 from orchestrator.core.cause import Cause
-from orchestrator.services import claiming, job_end, limits, quotas
+from orchestrator.services import claiming, job_end, quotas
 from runtime_jobs.errors import Invalid, OperatorOnly, VersionConflict
 from runtime_jobs.models import Job, OperatorEvent
 from runtime_jobs.states import LEASED_STATES
-from tests.factories import ALICE, OPERATOR, OrganizationFactory, ProjectFactory, WorkerFactory, offer, submitted
+from tests.factories import (
+    ALICE,
+    OPERATOR,
+    OrganizationFactory,
+    ProjectFactory,
+    WorkerFactory,
+    limited,
+    offer,
+    submitted,
+)
 from tests.orchestrator.services.test_races import refused, together
 
 ORG = "sandtrace"
@@ -112,7 +121,7 @@ class TestVersions:
         for changes in ({"max_active": 1}, {"per_hour": 5}, {"max_active": 1}, {"max_active": None}, {"max_active": 1}):
             seen.add(change(**changes).version)
         assert len(seen) == 6, "also a limit that was removed and set again"
-        limits.set_limit(org_slug=ORG, max_active=9, cause=Cause(ALICE, "by its own API"))
+        limited(ORG, max_active=9, cause=Cause(ALICE, "by its own API"))
         assert read_quota(ORG, "*").version not in seen
 
     def test_an_older_version_is_refused_with_the_current_one(self, project):

@@ -10,7 +10,7 @@ from leases.scheduling.limits import LimitTarget
 from orchestrator.audit.runner import run_audit
 from orchestrator.core.cause import Cause
 from orchestrator.maintenance.queues import sweep_scheduling
-from orchestrator.services import claiming, heartbeat, limits
+from orchestrator.services import claiming, heartbeat
 from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import Invalid, NotFound, VersionConflict
 from runtime_jobs.models import OperatorEvent
@@ -19,6 +19,7 @@ from tests.factories import (
     OrganizationFactory,
     ProjectFactory,
     WorkerFactory,
+    limited,
     offer,
     submitted,
     submitted_steps,
@@ -71,7 +72,7 @@ def submit(project, number: int) -> None:
 
 class TestRates:
     def test_a_burst_starts_at_once_and_the_rest_as_the_bucket_fills(self, project, worker):
-        limits.set_rate(org_slug=ORG, per_hour=6, burst=3, **WHY)
+        limited(ORG, kind=LimitKind.RATE, per_hour=6, burst=3, **WHY)
         submit(project, 10)
         assert takes(worker) == 3
         later(hours=1 / 6)
@@ -82,7 +83,7 @@ class TestRates:
         assert takes(worker) == 3, "never more than the burst is saved up"
 
     def test_who_waits_knows_until_when(self, project, worker):
-        limits.set_rate(org_slug=ORG, per_hour=60, **WHY)
+        limited(ORG, kind=LimitKind.RATE, per_hour=60, **WHY)
         submit(project, 2)
         assert takes(worker) == 1
         queue = LaneQueue.objects.get()
@@ -90,37 +91,37 @@ class TestRates:
         assert abs(queue.eligible_at - database_now() - timedelta(minutes=1)) < timedelta(seconds=20)
 
     def test_it_holds_no_other_tenant_and_no_other_type(self, project, worker):
-        limits.set_rate(org_slug=ORG, job_type="steps", per_hour=1, **WHY)
+        limited(ORG, "steps", kind=LimitKind.RATE, per_hour=1, **WHY)
         submit(project, 3)
         assert takes(worker) == 3
-        limits.set_rate(org_slug="other", per_hour=1, **WHY)
+        limited("other", kind=LimitKind.RATE, per_hour=1, **WHY)
         submit(project, 3)
         assert takes(worker) == 3
 
     def test_a_raised_rate_lets_go_on_at_once(self, project, worker):
-        limits.set_rate(org_slug=ORG, per_hour=1, **WHY)
+        limited(ORG, kind=LimitKind.RATE, per_hour=1, **WHY)
         submit(project, 5)
         assert takes(worker) == 1
-        limits.set_rate(org_slug=ORG, per_hour=3600, burst=10, **WHY)
+        limited(ORG, kind=LimitKind.RATE, per_hour=3600, burst=10, **WHY)
         assert takes(worker) == 4
 
     def test_a_lifted_rate_holds_nobody(self, project, worker):
-        limits.set_rate(org_slug=ORG, per_hour=1, **WHY)
+        limited(ORG, kind=LimitKind.RATE, per_hour=1, **WHY)
         submit(project, 5)
         assert takes(worker) == 1
-        limits.set_rate(org_slug=ORG, per_hour=None, **WHY)
+        limited(ORG, kind=LimitKind.RATE, **WHY)
         assert takes(worker) == 4
         assert not LaneQueue.objects.exclude(blocked_by=None, eligible_at=None).exists()
         assert run_audit() == []
 
     def test_the_audit_counts_starts(self, project, worker):
         submit(project, 3)
-        limits.set_rate(org_slug=ORG, per_hour=1, **WHY)
+        limited(ORG, kind=LimitKind.RATE, per_hour=1, **WHY)
         with connection.cursor() as cursor:
             cursor.execute("UPDATE lane_queues SET limits = '{}'")
         assert takes(worker) == 3
         assert {finding.code for finding in run_audit()} == {"L7", "L9"}
-        limits.set_rate(org_slug=ORG, per_hour=None, **WHY)
+        limited(ORG, kind=LimitKind.RATE, **WHY)
 
 
 class TestPauses:
@@ -137,11 +138,11 @@ class TestPauses:
     )
     def test_nothing_starts_until_somebody_resumes(self, project, worker, subject):
         submit(project, 2)
-        limits.pause(subject=subject, **WHY)
+        limited(subject, kind=LimitKind.PAUSE, max_active=0, **WHY)
         assert takes(worker) == 0
         submit(project, 1)
         assert takes(worker) == 0
-        limits.resume(subject=subject, **WHY)
+        limited(subject, kind=LimitKind.PAUSE, **WHY)
         assert takes(worker) == 3
         assert run_audit() == []
 
@@ -158,7 +159,7 @@ class TestPauses:
         ids=str,
     )
     def test_it_holds_nothing_else(self, project, worker, subject):
-        limits.pause(subject=subject, **WHY)
+        limited(subject, kind=LimitKind.PAUSE, max_active=0, **WHY)
         submit(project, 2)
         assert takes(worker) == 2
 
@@ -168,7 +169,7 @@ class TestPauses:
     def test_it_ends_by_itself_at_its_time(self, project, worker, scope):
         submit(project, 3)
         subject = LimitTarget(*scope)
-        limits.pause(subject=subject, until=database_now() + HOUR, **WHY)
+        limited(subject, kind=LimitKind.PAUSE, max_active=0, until=database_now() + HOUR, **WHY)
         assert takes(worker) == 0
         sweep_scheduling()
         assert takes(worker) == 0
@@ -181,7 +182,13 @@ class TestPauses:
 
     def test_it_ends_at_its_time_also_while_the_clock_stands_still(self, project, worker):
         submit(project, 2)
-        limits.pause(subject=LimitTarget(LimitScope.PROJECT, ORG, "web"), until=database_now() + HOUR, **WHY)
+        limited(
+            LimitTarget(LimitScope.PROJECT, ORG, "web"),
+            kind=LimitKind.PAUSE,
+            max_active=0,
+            until=database_now() + HOUR,
+            **WHY,
+        )
         assert takes(worker) == 0
         later(hours=1)
         assert takes(worker) == 2
@@ -189,7 +196,7 @@ class TestPauses:
     def test_many_tenants_of_a_paused_type_hold_up_nobody(self, project, worker):
         for number in range(20):
             submitted_steps(ProjectFactory(organization=OrganizationFactory(slug=f"org-{number}")))
-        limits.pause(subject=LimitTarget(LimitScope.JOB_TYPE, "", "steps"), **WHY)
+        limited(LimitTarget(LimitScope.JOB_TYPE, "", "steps"), kind=LimitKind.PAUSE, max_active=0, **WHY)
         wanted = submitted(project)
         claim = claiming.claim(worker=worker, offer=offer(worker, job_types=("steps", "runtime")))
         assert claim is not None
@@ -199,7 +206,7 @@ class TestPauses:
         submit(project, 2)
         held = take(worker)
         until = database_now() + HOUR
-        limit = limits.pause(subject=LimitTarget.of_organization(ORG), until=until, **WHY)
+        limit = limited(ORG, kind=LimitKind.PAUSE, max_active=0, until=until, **WHY)
         heartbeat.renew(lease_ulid=held.lease.lease_ulid, worker=worker)
         assert (limit.set_by, limit.note, limit.until) == (str(OPERATOR), "test", until)
         event = OperatorEvent.objects.get(action="limit.set")
@@ -207,11 +214,11 @@ class TestPauses:
 
     def test_what_is_not_paused_cannot_be_resumed(self, db):
         with pytest.raises(NotFound):
-            limits.resume(subject=LimitTarget.of_organization(ORG), **WHY)
+            limited(ORG, kind=LimitKind.PAUSE, **WHY)
 
     def test_a_pause_that_is_over_already_is_refused(self, db):
         with pytest.raises(Invalid):
-            limits.pause(subject=LimitTarget.of_organization(ORG), until=database_now() - HOUR, **WHY)
+            limited(ORG, kind=LimitKind.PAUSE, max_active=0, until=database_now() - HOUR, **WHY)
 
 
 class TestThrottles:
@@ -227,7 +234,7 @@ class TestThrottles:
     )
     def test_few_start_for_a_while(self, project, worker, subject):
         submit(project, 6)
-        limits.throttle(subject=subject, per_hour=1, burst=2, until=database_now() + HOUR, **WHY)
+        limited(subject, kind=LimitKind.THROTTLE, per_hour=1, burst=2, until=database_now() + HOUR, **WHY)
         assert takes(worker) == 2
         later(hours=1.01)
         sweep_scheduling()
@@ -236,16 +243,16 @@ class TestThrottles:
 
     def test_an_end_of_what_is_not_throttled_is_refused(self, db):
         with pytest.raises(NotFound):
-            limits.throttle(subject=LimitTarget.of_organization(ORG), per_hour=None, **WHY)
+            limited(ORG, kind=LimitKind.THROTTLE, **WHY)
 
 
 class TestVersions:
     def test_a_change_of_what_was_changed_meanwhile_is_refused(self, project):
-        first = limits.set_limit(org_slug=ORG, max_active=3, if_versions={0}, **WHY)
-        second = limits.set_limit(org_slug=ORG, max_active=4, if_versions={first.version}, **WHY)
+        first = limited(ORG, max_active=3, if_versions={0}, **WHY)
+        second = limited(ORG, max_active=4, if_versions={first.version}, **WHY)
         assert (first.version, second.version) == (1, 2)
         with pytest.raises(VersionConflict) as refused:
-            limits.set_limit(org_slug=ORG, max_active=5, if_versions={first.version}, **WHY)
+            limited(ORG, max_active=5, if_versions={first.version}, **WHY)
         assert refused.value.facts == {"version": 2}
         assert Limit.objects.get().max_active == 4
 
@@ -253,11 +260,10 @@ class TestVersions:
 @pytest.mark.django_db(transaction=True)
 def test_of_two_changes_of_one_version_at_once_one_is_refused():
     ProjectFactory(organization=OrganizationFactory(slug=ORG))
-    version = limits.set_limit(org_slug=ORG, max_active=1, **WHY).version
+    version = limited(ORG, max_active=1, **WHY).version
     for _ in range(10):
         changes = [
-            lambda most=most, seen=version: limits.set_limit(org_slug=ORG, max_active=most, if_versions={seen}, **WHY)
-            for most in (2, 3)
+            lambda most=most, seen=version: limited(ORG, max_active=most, if_versions={seen}, **WHY) for most in (2, 3)
         ]
         answers = together(*changes)
         assert [isinstance(answer, VersionConflict) for answer in answers].count(True) == 1

@@ -22,7 +22,7 @@ from orchestrator.maintenance.queues import sweep_scheduling
 from orchestrator.services import cancellation, claiming, heartbeat, job_end
 from orchestrator.services import submission as service_submission
 from orchestrator.services.concurrency import ConcurrencyGroup, OnConflict
-from orchestrator.services.limits import pause, resume, set_limit, set_pool_policy, set_rate, throttle
+from orchestrator.services.limits import set_pool_policy
 from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import LifecycleError
 from runtime_jobs.models import Job
@@ -36,6 +36,7 @@ from tests.factories import (
     PoolFactory,
     ProjectFactory,
     WorkerFactory,
+    limited,
     offer,
     spec,
     submission,
@@ -124,11 +125,13 @@ class Actor:
         soon = database_now() + timedelta(milliseconds=self.dice.randrange(20, 300))
         self.dice.choice(
             [
-                lambda: set_limit(org_slug=org, max_active=self.dice.choice([None, 1, 2, 5]), **WHY),
-                lambda: set_rate(org_slug=org, per_hour=self.dice.choice([None, 7200, 72000]), burst=2, **WHY),
-                lambda: pause(subject=subject, until=soon, **WHY),
-                lambda: resume(subject=subject, **WHY),
-                lambda: throttle(subject=subject, per_hour=36000, burst=2, until=soon, **WHY),
+                lambda: limited(org, max_active=self.dice.choice([None, 1, 2, 5]), **WHY),
+                lambda: limited(
+                    org, kind=LimitKind.RATE, per_hour=self.dice.choice([None, 7200, 72000]), burst=2, **WHY
+                ),
+                lambda: limited(subject, kind=LimitKind.PAUSE, max_active=0, until=soon, **WHY),
+                lambda: limited(subject, kind=LimitKind.PAUSE, **WHY),
+                lambda: limited(subject, kind=LimitKind.THROTTLE, per_hour=36000, burst=2, until=soon, **WHY),
                 lambda: set_pool_policy(pool=POOL, policy=self.dice.choice(["fifo", "fair"]), **WHY),
             ]
         )()
@@ -170,13 +173,13 @@ def assert_all_can_be_had(actors) -> None:
         if limit.kind == LimitKind.BREAKER:
             breakers.reset_breaker(org_slug=limit.org_slug, job_type=limit.key, **WHY)
         elif limit.kind == LimitKind.PAUSE:
-            resume(subject=subject, **WHY)
+            limited(subject, kind=LimitKind.PAUSE, **WHY)
         elif limit.kind == LimitKind.THROTTLE:
-            throttle(subject=subject, per_hour=None, **WHY)
+            limited(subject, kind=LimitKind.THROTTLE, **WHY)
         elif limit.kind == LimitKind.RATE:
-            set_rate(org_slug=limit.org_slug, per_hour=None, **WHY)
+            limited(limit.org_slug, kind=LimitKind.RATE, **WHY)
         else:
-            set_limit(org_slug=limit.org_slug, max_active=None, **WHY)
+            limited(limit.org_slug, **WHY)
     worker = WorkerFactory(capacity=256)
     for _ in range(Job.objects.count() + 1):
         for lease in Lease.objects.open().select_related("worker"):

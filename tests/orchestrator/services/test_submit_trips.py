@@ -8,12 +8,11 @@ from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from leases.advisory_locks import QUEUES_OF_ORGANIZATION, advisory_xact_lock
-from leases.models import Lane, SubmitQuota
+from leases.models import Lane, LimitKind, SubmitQuota
 from orchestrator.audit.runner import run_audit
-from orchestrator.core.cause import Cause
 from orchestrator.core.idempotency import IdempotentRequest
 from orchestrator.core.unit_of_work import UnitOfWork
-from orchestrator.services import admission, bulk_submit, cancellation, limits, transitions
+from orchestrator.services import admission, bulk_submit, cancellation, transitions
 from orchestrator.services import submission as service_submission
 from orchestrator.services import submission as submission_module
 from orchestrator.services.concurrency import ConcurrencyGroup
@@ -23,13 +22,13 @@ from runtime_jobs.models import IdempotencyKey, Job, JobEvent, Plan
 from runtime_jobs.priorities import EMERGENCY
 from tests.factories import (
     ALICE,
-    OPERATOR,
     POLICY,
     OrganizationFactory,
     PlanFactory,
     ProjectFactory,
     WorkerFactory,
     claimed,
+    limited,
     spec,
     steps_spec,
     submission,
@@ -181,7 +180,7 @@ def test_a_lane_of_another_key_is_not_used(project, monkeypatch):
 
 
 def test_an_emergency_holds_the_lock_of_its_limit(project, monkeypatch):
-    limits.set_limit(org_slug=project.organization.slug, kind="emergency", max_active=1, cause=Cause(OPERATOR, "r"))
+    limited(project.organization.slug, kind=LimitKind("emergency"), max_active=1)
     for _ in range(2):
         assert submit(project, changes={"priority": EMERGENCY}).job.priority == EMERGENCY
     held = []

@@ -4,7 +4,7 @@ from typing import Any
 
 from rest_framework import serializers
 
-from leases.models import LimitScope
+from leases.models import LimitKind, LimitScope
 from leases.scheduling.limits import LimitTarget
 from orchestrator.core.principals import ClientPrincipal
 from orchestrator.http.auth.permissions import require_installation
@@ -34,11 +34,17 @@ def resolve_target(caller: ClientPrincipal, source: dict[str, Any]) -> LimitTarg
     return LimitTarget.of_organization(org_slug)
 
 
-def require_project(caller: ClientPrincipal, org_slug: str, slug: str) -> None:
-    """Raise NotFound unless the project exists and the caller may see its organization."""
+def limit_target(caller: ClientPrincipal, validated: dict[str, Any]) -> LimitTarget:
+    """Return the target of a validated request for a new limit.
+
+    Raises:
+        NotFound: The organization or project does not exist, or the caller may not see it.
+    """
+    org_slug = validated["org_slug"]
+    if validated["kind"] == LimitKind.PROJECT:
+        return _project_target(caller, org_slug, validated["project_slug"])
     visible_organization(caller, org_slug)
-    if not Project.objects.filter(organization__slug=org_slug, slug=slug).exists():
-        raise NotFound(f"The organization {org_slug} has no project with this key.")
+    return LimitTarget.of_organization(org_slug, validated["job_type"])
 
 
 def pool_target(caller: ClientPrincipal, slug: str) -> LimitTarget:
@@ -55,7 +61,9 @@ def pool_target(caller: ClientPrincipal, slug: str) -> LimitTarget:
 
 
 def _project_target(caller: ClientPrincipal, org_slug: str, slug: str) -> LimitTarget:
-    require_project(caller, org_slug, slug)
+    visible_organization(caller, org_slug)
+    if not Project.objects.filter(organization__slug=org_slug, slug=slug).exists():
+        raise NotFound(f"The organization {org_slug} has no project with this key.")
     return LimitTarget.of_project(org_slug, slug)
 
 

@@ -12,19 +12,17 @@ from rest_framework.response import Response
 from rest_framework.viewsets import GenericViewSet
 
 from leases.models import Limit, LimitKind, LimitScope
+from leases.scheduling.limits import LimitTarget
 from orchestrator.core.idempotency import IdempotentRequest
-from orchestrator.core.principals import ClientPrincipal
 from orchestrator.http.api.headers import idempotent_request, if_match_versions
 from orchestrator.http.api.json_parser import body_of
 from orchestrator.http.api.query_parameters import LIST_PARAMETERS, StrictQueryMixin, invalid_query
-from orchestrator.http.auth.callers import cause_of, client_of
+from orchestrator.http.auth.callers import client_of
 from orchestrator.http.auth.permissions import HasScope
 from orchestrator.protocols.native.limits import actions, openapi, serializers
-from orchestrator.protocols.native.limits.actions import limit_response
-from orchestrator.protocols.native.limits.targets import require_project, resolve_target
+from orchestrator.protocols.native.limits.actions import TERMS, limit_response, set_limit
+from orchestrator.protocols.native.limits.targets import limit_target, resolve_target
 from orchestrator.protocols.native.limits.wire import serialize_limit, serialize_quota
-from orchestrator.protocols.native.organizations import visible_organization
-from orchestrator.services.limits import set_limit, set_project_limit, set_rate
 from runtime_jobs.errors import Conflict, LimitNotEditable, NotFound, OperatorOnly, VersionConflict
 from runtime_jobs.models import Organization
 from runtime_jobs.models.tenants import Scope
@@ -95,9 +93,9 @@ class LimitViewSet(StrictQueryMixin, GenericViewSet):
         """Set a new limit: on concurrency of an organization or project, on starts per hour, or on emergency jobs."""
         body = serializers.NewLimitInput(data=body_of(request))
         body.is_valid(raise_exception=True)
-        _require_target(client_of(request), body.validated_data)
+        target = limit_target(client_of(request), body.validated_data)
         idempotency = idempotent_request(request, "create limit", body_of(request))
-        limit, headers = _create_limit(request, body.validated_data, idempotency)
+        limit, headers = _create_limit(request, target, body.validated_data, idempotency)
         return limit_response(limit, status=201, Location=f"/v1/limits/{limit.pk}", **headers)
 
     @openapi.CHANGE_LIMIT
@@ -107,8 +105,8 @@ class LimitViewSet(StrictQueryMixin, GenericViewSet):
         body.is_valid(raise_exception=True)
         limit = self._editable_limit(request)
         changed = serializers.require_terms_of_kind(limit.kind, body.validated_data)
-        terms = {name: getattr(limit, name) for name in ("max_active", "per_hour", "burst")} | changed
-        return limit_response(_apply(request, _target_of(limit), terms, if_versions=if_match_versions(request)))
+        terms = {name: getattr(limit, name) for name in TERMS if getattr(limit, name) is not None} | changed
+        return limit_response(_change(request, limit, terms))
 
     @openapi.REMOVE_LIMIT
     def destroy(self, request: Request, limit_id: str) -> Response:
@@ -118,9 +116,7 @@ class LimitViewSet(StrictQueryMixin, GenericViewSet):
             raise invalid_query(
                 "reason", f"This parameter is required, with 1 to {serializers.MAX_REASON_LENGTH} characters."
             )
-        terms = {"reason": query.validated_data["reason"]}
-        _apply(request, _target_of(self._editable_limit(request)), terms, if_versions=if_match_versions(request))
-        return Response(status=204)
+        return limit_response(_change(request, self._editable_limit(request), query.validated_data))
 
     @openapi.PAUSE
     @action(detail=False, methods=["post"])
@@ -161,37 +157,13 @@ class LimitViewSet(StrictQueryMixin, GenericViewSet):
         return limit
 
 
-def _require_target(caller: ClientPrincipal, validated: dict[str, Any]) -> None:
-    """Raise NotFound unless the organization or project of a new limit exists and the caller may see it."""
-    if validated["kind"] == LimitKind.PROJECT:
-        require_project(caller, validated["org_slug"], validated["project_slug"])
-    else:
-        visible_organization(caller, validated["org_slug"])
-
-
-def _target_of(limit: Limit) -> dict[str, Any]:
-    """Return the members of a request that would create a limit for the same jobs."""
-    key = "project_slug" if limit.kind == LimitKind.PROJECT else "job_type"
-    return {"kind": limit.kind, "org_slug": limit.org_slug, key: limit.key}
-
-
-def _apply(request: Request, target: dict[str, Any], terms: dict[str, Any], **conditions: Any) -> Limit | None:
-    """Set the limit of this kind and target. Without terms it is removed."""
-    common = {"org_slug": target["org_slug"], "cause": cause_of(request, terms["reason"]), **conditions}
-    max_active = terms.get("max_active")
-    match target["kind"]:
-        case LimitKind.PROJECT:
-            return set_project_limit(project_slug=target["project_slug"], max_active=max_active, **common)
-        case LimitKind.RATE:
-            rate = {"per_hour": terms.get("per_hour"), "burst": terms.get("burst", 1)}
-            return set_rate(job_type=target["job_type"], **rate, **common)
-        case kind:
-            of_kind = {"kind": LimitKind(kind), "job_type": target["job_type"]}
-            return set_limit(max_active=max_active, **of_kind, **common)
+def _change(request: Request, limit: Limit, validated: dict[str, Any]) -> Limit | None:
+    kind, versions = LimitKind(limit.kind), if_match_versions(request)
+    return set_limit(request, kind, LimitTarget.of_limit(limit), validated, if_versions=versions)
 
 
 def _create_limit(
-    request: Request, validated: dict[str, Any], idempotency: IdempotentRequest | None
+    request: Request, target: LimitTarget, validated: dict[str, Any], idempotency: IdempotentRequest | None
 ) -> tuple[Limit, dict[str, str]]:
     """Return the new limit, or the limit that an earlier request with the same key has created, with its headers.
 
@@ -200,15 +172,15 @@ def _create_limit(
     """
     if first := idempotency and idempotency.lookup():
         return _replayed(first)
+    kind = LimitKind(validated["kind"])
     try:
-        limit = _apply(request, validated, validated, if_versions={0}, idempotency=idempotency)
+        limit = set_limit(request, kind, target, validated, if_versions={0}, idempotency=idempotency)
     except VersionConflict:
         if first := idempotency and idempotency.lookup():
             return _replayed(first)  # a concurrent request with the same key
-        of_project = validated["kind"] == LimitKind.PROJECT
-        target = f"project {validated['project_slug']}" if of_project else f"job type {validated['job_type']}"
+        scope = "project" if kind == LimitKind.PROJECT else "job type"
         raise Conflict(
-            f"There is a limit of kind {validated['kind']} for {validated['org_slug']} and {target} already. "
+            f"There is a limit of kind {kind} for {target.org_slug} and {scope} {target.key} already. "
             f"Change it with PATCH /v1/limits/{{limit_id}}."
         ) from None
     assert limit is not None  # noqa: S101 it has terms

@@ -1,6 +1,5 @@
 """Views of `/api/limits`: pause, resume and throttle a source."""
 
-from collections.abc import Callable
 from typing import Any
 
 from rest_framework.decorators import action
@@ -8,6 +7,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.viewsets import GenericViewSet
 
+from leases.models import LimitKind
 from orchestrator.http.api.json_parser import body_of
 from orchestrator.http.api.query_parameters import StrictQueryMixin
 from orchestrator.http.auth.callers import cause_of, client_of
@@ -18,7 +18,7 @@ from orchestrator.protocols.stella.openapi import StellaSchema
 from orchestrator.protocols.stella.sources.names import MISSING, target_of
 from orchestrator.protocols.stella.sources.wire import serialize_source
 from orchestrator.selectors.sources import read_source
-from orchestrator.services import limits
+from orchestrator.services.limits import LimitTerms, set_limit
 from runtime_jobs.errors import NotFound
 from runtime_jobs.models.tenants import Scope
 
@@ -41,21 +41,21 @@ class SourceLimitViewSet(StrictQueryMixin, GenericViewSet):
     @action(detail=False, methods=["post"])
     def pause(self, request: Request) -> Response:
         """Stop starting the jobs of a source until `until`, or until it is resumed."""
-        return self._act(request, serializers.PauseSourceInput, limits.pause)
+        return self._act(request, serializers.PauseSourceInput, LimitKind.PAUSE, max_active=0)
 
     @openapi.RESUME_JOB_SOURCE
     @action(detail=False, methods=["post"])
     def resume(self, request: Request) -> Response:
         """Remove the pause of a source. 404 if it has none."""
-        return self._act(request, serializers.ResumeSourceInput, limits.resume)
+        return self._act(request, serializers.ResumeSourceInput, LimitKind.PAUSE)
 
     @openapi.THROTTLE_JOB_SOURCE
     @action(detail=False, methods=["post"])
     def throttle(self, request: Request) -> Response:
         """Limit the starts per hour of a source temporarily, in addition to its quota."""
-        return self._act(request, serializers.ThrottleSourceInput, limits.throttle)
+        return self._act(request, serializers.ThrottleSourceInput, LimitKind.THROTTLE)
 
-    def _act(self, request: Request, serializer: Any, operation: Callable[..., Any]) -> Response:
+    def _act(self, request: Request, serializer: Any, kind: LimitKind, max_active: int | None = None) -> Response:
         body = serializer(data=body_of(request))
         body.is_valid(raise_exception=True)
         terms = body.validated_data
@@ -63,7 +63,8 @@ class SourceLimitViewSet(StrictQueryMixin, GenericViewSet):
         target = target_of(caller, terms.pop("sourceId"))
         if "maxPerHour" in terms:
             terms["per_hour"] = terms.pop("maxPerHour")
-        operation(subject=target, cause=cause_of(request, terms.pop("reason")), **terms)
+        cause = cause_of(request, terms.pop("reason"))
+        set_limit(kind, target, LimitTerms(max_active, **terms), cause=cause)
         source = read_source(target)
         if source is None:
             raise NotFound(MISSING)

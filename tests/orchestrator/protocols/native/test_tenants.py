@@ -11,14 +11,14 @@ import pytest
 from django.test import Client
 from django.urls import get_resolver
 
-from leases.models import Breaker, LimitScope
+from leases.models import Breaker, LimitKind, LimitScope
 from leases.scheduling.limits import LimitTarget
 from orchestrator.core.cause import Cause
 from orchestrator.http.observability.routes import _template
 from orchestrator.incidents.models import Incident
 from orchestrator.ingest.models import Run
 from orchestrator.secrets.operations import set_secret, set_variable
-from orchestrator.services import limits, payload_schemas
+from orchestrator.services import payload_schemas
 from orchestrator.webhooks.models import NotificationRule
 from runtime_jobs.identifiers import uuid_of
 from runtime_jobs.models import JobStep, Membership, StoredArtifact
@@ -33,6 +33,7 @@ from tests.factories import (
     WorkerFactory,
     api_token,
     claimed,
+    limited,
     submitted,
 )
 from tests.orchestrator.bulk_actions.world import start as start_bulk_action
@@ -343,8 +344,13 @@ def make_tenants():
         run_id="run_a", job_id=job.job_ulid, org_slug=mine.slug, project_slug="web", worker_id=holder.worker_id,
         payload={}, payload_sha256="0" * 64,
     )  # fmt: skip
-    limit = limits.set_limit(org_slug=mine.slug, max_active=5, cause=Cause(ALICE, "mine"))
-    limits.pause(subject=LimitTarget(LimitScope.PROJECT, mine.slug, "web"), cause=Cause(ALICE, "mine"))
+    limit = limited(mine.slug, max_active=5, cause=Cause(ALICE, "mine"))
+    limited(
+        LimitTarget(LimitScope.PROJECT, mine.slug, "web"),
+        kind=LimitKind.PAUSE,
+        max_active=0,
+        cause=Cause(ALICE, "mine"),
+    )
     Breaker.objects.create(org_slug=mine.slug, job_type="runtime", state="open", limit_id=limit.pk)
     incident = Incident.objects.create(
         kind="breaker", org_slug=mine.slug, job_type="runtime", summary="mine", opened_at=job.created_at

@@ -8,14 +8,15 @@ from typing import Any
 import pytest
 from django.db import connection
 
-from leases.models import Lease
+from leases.models import Lease, LimitKind
+from leases.scheduling.limits import LimitTarget
 from orchestrator.audit.runner import run_audit
 from orchestrator.core.cause import Cause
 from orchestrator.job_tokens.models import UsedToken
-from orchestrator.services import actions_runners, limits
+from orchestrator.services import actions_runners
 from runtime_jobs.models import Job
 from runtime_jobs.states import JobState
-from tests.factories import OPERATOR
+from tests.factories import OPERATOR, limited
 from tests.orchestrator.protocols.shithub.runner import RunnerClient
 from tests.orchestrator.protocols.shithub.windows import forget_heartbeats
 from tests.orchestrator.protocols.shithub.world import actions_spec, make_repository, register, start_run
@@ -108,8 +109,11 @@ def test_runners_of_one_project_share_its_limit():
     repository = make_repository()
     start_run(repository, [actions_spec(job_key=f"j{n}") for n in range(12)])
     project = repository.project
-    limits.set_project_limit(
-        org_slug=project.organization.slug, project_slug=project.slug, max_active=3, cause=Cause(OPERATOR, "cap")
+    limited(
+        LimitTarget.of_project(project.organization.slug, project.slug),
+        kind=LimitKind.PROJECT,
+        max_active=3,
+        cause=Cause(OPERATOR, "cap"),
     )
     runners = [register(f"runner-{n}", capacity=10) for n in range(4)]
     acts = [lambda one=one: client_like(one.client).heartbeat(capacity=10) for one in runners for _ in range(4)]

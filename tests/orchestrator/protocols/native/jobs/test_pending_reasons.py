@@ -16,7 +16,7 @@ from orchestrator.incidents import breakers
 from orchestrator.protocols.delta.runners.leases import claim_for_runner
 from orchestrator.selectors.pending_reasons import service
 from orchestrator.selectors.pending_reasons.limits import CODES
-from orchestrator.services import cancellation, claiming, heartbeat, job_end, limits
+from orchestrator.services import cancellation, claiming, heartbeat, job_end
 from orchestrator.services.concurrency import ConcurrencyGroup
 from runtime_jobs.models import Job
 from runtime_jobs.priorities import EMERGENCY
@@ -30,6 +30,7 @@ from tests.factories import (
     WorkerFactory,
     claimed,
     demanding,
+    limited,
     offer,
     submitted,
     submitted_steps,
@@ -155,16 +156,16 @@ class TestTheReasonThatHoldsLongest:
     @pytest.mark.parametrize("kind", ["at once", "rate"])
     def test_a_limit_before_no_worker_alive(self, why, project, kind):
         if kind == "at once":
-            limits.set_limit(org_slug="sandtrace", max_active=1, cause=Cause(OPERATOR, "x"))
+            limited("sandtrace", max_active=1)
         else:
-            limits.set_rate(org_slug="sandtrace", per_hour=1, cause=Cause(OPERATOR, "x"))
+            limited("sandtrace", kind=LimitKind.RATE, per_hour=1)
         submitted(project)
         claimed(WorkerFactory(last_seen_at=None))
         code = "organization_limit" if kind == "at once" else "rate_limited"
         assert why(submitted(project))["code"] == code
 
     def test_what_no_worker_offers_before_a_limit(self, why, project):
-        limits.set_limit(org_slug="sandtrace", max_active=1, cause=Cause(OPERATOR, "x"))
+        limited("sandtrace", max_active=1)
         submitted(project)
         claimed(alive())
         job = submitted(project)
@@ -261,7 +262,7 @@ def test_a_worker_that_gave_it_back_as_too_weak_does_not_count(why, project):
 
 def test_organization_limit_before_and_after_a_claim_has_met_it(why, project):
     worker = alive()
-    limits.set_limit(org_slug="sandtrace", job_type="runtime", max_active=1, cause=Cause(OPERATOR, "x"))
+    limited("sandtrace", "runtime", max_active=1)
     submitted(project)
     claimed(worker)
     waiting = submitted(project)
@@ -277,7 +278,7 @@ def test_organization_limit_before_and_after_a_claim_has_met_it(why, project):
 
 def test_another_types_limit_holds_nobody_else(why, project):
     alive()
-    limits.set_limit(org_slug="sandtrace", job_type="steps", max_active=0, cause=Cause(OPERATOR, "x"))
+    limited("sandtrace", "steps", max_active=0)
     assert why(submitted(project))["code"] == "behind"
     assert why(submitted_steps(project))["code"] == "organization_limit"
 
@@ -314,7 +315,7 @@ def test_a_concurrency_group_is_a_limit_of_the_organization(why, project):
 
 
 def test_the_emergency_lane_has_its_own_limit(why, project):
-    limits.set_limit(org_slug="sandtrace", max_active=1, kind=LimitKind.EMERGENCY, cause=Cause(OPERATOR, "x"))
+    limited("sandtrace", kind=LimitKind.EMERGENCY, max_active=1)
     result = why(busy_with(project, priority=EMERGENCY))
     assert (result["code"], result["limit"]["kind"]) == ("organization_limit", "emergency")
     assert result["message"] == "sandtrace may run at most 1 emergency job at once."
@@ -329,7 +330,7 @@ def test_source_address_limit(why, organization, project):
 
 
 def test_rate_limited_says_when_the_next_one_may_start(why, project):
-    limits.set_rate(org_slug="sandtrace", per_hour=2, burst=1, cause=Cause(OPERATOR, "x"))
+    limited("sandtrace", kind=LimitKind.RATE, per_hour=2, burst=1)
     result = why(busy_with(project))
     assert (result["code"], result["limit"]["per_hour"]) == ("rate_limited", 2)
     wait = datetime.fromisoformat(result["next_at"]) - timezone.now()
@@ -339,7 +340,7 @@ def test_rate_limited_says_when_the_next_one_may_start(why, project):
 
 def test_a_throttle_says_who_and_why(why, project):
     subject = LimitTarget(LimitScope.PROJECT, "sandtrace", "web")
-    limits.throttle(subject=subject, per_hour=1, cause=Cause(OPERATOR, "the registry is slow"))
+    limited(subject, kind=LimitKind.THROTTLE, per_hour=1, cause=Cause(OPERATOR, "the registry is slow"))
     result = why(busy_with(project))
     assert (result["code"], result["limit"]["kind"]) == ("rate_limited", "throttle")
     words = "The project sandtrace/web is throttled to 1 start an hour by olga (the registry is slow); the next at 20"
@@ -363,7 +364,7 @@ UNTIL = datetime(2100, 1, 1, 12, tzinfo=UTC)
 def test_pool_paused_says_by_whom_until_when_and_why(why, project, subject, whose):
     """Also of what else can be paused: the list of codes is closed, and `limit` says what it is."""
     alive()
-    limits.pause(subject=subject, cause=Cause(OPERATOR, "new racks"), until=UNTIL)
+    limited(subject, kind=LimitKind.PAUSE, max_active=0, until=UNTIL, cause=Cause(OPERATOR, "new racks"))
     assert why(submitted(project)) == {
         "code": "pool_paused",
         "message": f"{whose} paused by olga until 2100-01-01 12:00:00 UTC (new racks).",
@@ -377,15 +378,15 @@ def test_pool_paused_says_by_whom_until_when_and_why(why, project, subject, whos
 def test_a_pause_that_is_over_holds_nobody(why, project):
     alive()
     subject = LimitTarget(LimitScope.POOL, "", "shared-linux")
-    limits.pause(subject=subject, cause=Cause(OPERATOR, "x"), until=UNTIL)
+    limited(subject, kind=LimitKind.PAUSE, max_active=0, until=UNTIL)
     Limit.objects.update(until=timezone.now())
     assert why(submitted(project))["code"] == "behind"
 
 
 def test_another_pools_pause_holds_nobody_here(why, project):
     alive()
-    limits.pause(subject=LimitTarget(LimitScope.POOL, "", "elsewhere"), cause=Cause(OPERATOR, "x"))
-    limits.pause(subject=LimitTarget(LimitScope.JOB_TYPE, "", "steps"), cause=Cause(OPERATOR, "x"))
+    limited(LimitTarget(LimitScope.POOL, "", "elsewhere"), kind=LimitKind.PAUSE, max_active=0)
+    limited(LimitTarget(LimitScope.JOB_TYPE, "", "steps"), kind=LimitKind.PAUSE, max_active=0)
     assert why(submitted(project))["code"] == "behind"
 
 
@@ -421,18 +422,18 @@ def test_while_one_is_tried_the_others_wait_for_it(why, project, settings):
 
 def test_of_several_the_first_one_is_reported(why, project, settings):
     failing(project, settings)
-    limits.set_limit(org_slug="sandtrace", max_active=0, cause=Cause(OPERATOR, "x"))
+    limited("sandtrace", max_active=0)
     job = submitted(project)
     demanding(job, requirements=["gpu"])
     result = [why(job)["code"]]
-    limits.pause(subject=LimitTarget(LimitScope.POOL, "", "shared-linux"), cause=Cause(OPERATOR, "x"))
+    limited(LimitTarget(LimitScope.POOL, "", "shared-linux"), kind=LimitKind.PAUSE, max_active=0)
     result.insert(0, why(job)["code"])
-    limits.resume(subject=LimitTarget(LimitScope.POOL, "", "shared-linux"), cause=Cause(OPERATOR, "x"))
+    limited(LimitTarget(LimitScope.POOL, "", "shared-linux"), kind=LimitKind.PAUSE)
     breakers.reset_breaker(org_slug="sandtrace", job_type="runtime", cause=Cause(OPERATOR, "x"))
     result.append(why(job)["code"])
     demanding(job, requirements=["linux"])
     result.append(why(job)["code"])
-    limits.set_limit(org_slug="sandtrace", max_active=None, cause=Cause(OPERATOR, "x"))
+    limited("sandtrace")
     result.append(why(job)["code"])
     assert result == ["pool_paused", "breaker_open", "no_matching_worker", "organization_limit", "behind"]
 
@@ -463,7 +464,7 @@ def test_what_does_not_wait_has_no_reason(why, project):
 
 def test_a_page_costs_as_many_queries_as_one_row(alice, project):
     alive()
-    limits.set_limit(org_slug="sandtrace", max_active=0, cause=Cause(OPERATOR, "x"))
+    limited("sandtrace", max_active=0)
     first = submitted(project)
     submitted(project, depends_on=(first,))
     with CaptureQueriesContext(connection) as few:

@@ -6,11 +6,20 @@ from django.test import Client
 from leases.models import Breaker, Limit
 from orchestrator.core.cause import Cause
 from orchestrator.incidents import breakers
-from orchestrator.services import job_end, limits
+from orchestrator.services import job_end
 from runtime_jobs.events import Actor
 from runtime_jobs.states import FailureReason
 from tests.api_client import Caller
-from tests.factories import OPERATOR, OrganizationFactory, ProjectFactory, WorkerFactory, api_token, claimed, submitted
+from tests.factories import (
+    OPERATOR,
+    OrganizationFactory,
+    ProjectFactory,
+    WorkerFactory,
+    api_token,
+    claimed,
+    limited,
+    submitted,
+)
 
 ORG = "sandtrace"
 CI = Actor("client", "token test")
@@ -62,7 +71,7 @@ def lift(caller, limit, version=1):
 
 
 def by_operator(**terms) -> Limit:
-    return limits.set_limit(org_slug=ORG, max_active=5, cause=Cause(OPERATOR, "night"), **terms)
+    return limited(ORG, max_active=5, cause=Cause(OPERATOR, "night"), **terms)
 
 
 def broken(org_slug: str) -> Breaker:

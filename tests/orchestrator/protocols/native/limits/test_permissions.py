@@ -9,7 +9,7 @@ from orchestrator.services import limits
 from runtime_jobs.errors import OperatorOnly
 from runtime_jobs.models.tenants import Scope
 from tests.api_client import refused
-from tests.factories import OPERATOR
+from tests.factories import OPERATOR, limited
 from tests.orchestrator.protocols.native.limits.limit_requests import (
     AT_ONCE,
     CI,
@@ -60,7 +60,7 @@ class TestWhoMaySetLimits:
         """The operation itself checks under the advisory lock: what a view has read may be outdated."""
         by_operator()
         with pytest.raises(OperatorOnly):
-            limits.set_limit(org_slug=ORG, max_active=9, cause=Cause(CI, "mine"))
+            limited(ORG, max_active=9, cause=Cause(CI, "mine"))
 
     def test_emergencies_are_operators(self, alice, olga):
         refused(lambda: alice.post("/v1/limits", EMERGENCY), 403, "operator_only")
@@ -93,8 +93,18 @@ class TestWhoMaySetLimits:
         refused(lambda: olga.post("/v1/limits", RATE | {"org_slug": "nobody"}), 404, "not_found")
 
     def test_operators_alone_see_what_belongs_to_no_tenant(self, alice, olga, pool):
-        limits.pause(subject=LimitTarget(LimitScope.POOL, "", pool.slug), cause=Cause(OPERATOR, WHY["reason"]))
-        limits.pause(subject=LimitTarget(LimitScope.JOB_TYPE, "", "runtime"), cause=Cause(OPERATOR, WHY["reason"]))
+        limited(
+            LimitTarget(LimitScope.POOL, "", pool.slug),
+            kind=LimitKind.PAUSE,
+            max_active=0,
+            cause=Cause(OPERATOR, WHY["reason"]),
+        )
+        limited(
+            LimitTarget(LimitScope.JOB_TYPE, "", "runtime"),
+            kind=LimitKind.PAUSE,
+            max_active=0,
+            cause=Cause(OPERATOR, WHY["reason"]),
+        )
         assert ok(alice.get("/v1/limits"))["results"] == []
         assert len(ok(olga.get("/v1/limits"))["results"]) == 2
         for limit in Limit.objects.all():

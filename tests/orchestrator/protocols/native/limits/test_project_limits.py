@@ -6,7 +6,7 @@ from leases.models import Limit, LimitKind, LimitSlot
 from leases.scheduling.limits import LimitTarget
 from orchestrator.audit.runner import run_audit
 from orchestrator.core.cause import Cause
-from orchestrator.services import claiming, job_end, limits
+from orchestrator.services import claiming, job_end
 from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import OperatorOnly
 from runtime_jobs.models import OperatorEvent
@@ -14,11 +14,11 @@ from runtime_jobs.priorities import EMERGENCY
 from runtime_jobs.states import FailureReason
 from tests.api_client import refused
 from tests.factories import (
-    OPERATOR,
     OrganizationFactory,
     ProjectFactory,
     WorkerFactory,
     claimed,
+    limited,
     offer,
     submitted,
     submitted_steps,
@@ -27,7 +27,7 @@ from tests.orchestrator.protocols.native.limits.limit_requests import CI, ORG, W
 
 pytestmark = pytest.mark.django_db
 BODY = {"kind": "project", "org_slug": ORG, "project_slug": "web", "max_active": 2, **WHY}
-ABOUT = {"org_slug": ORG, "project_slug": "web"}
+WEB = {"target": LimitTarget.of_project(ORG, "web"), "kind": LimitKind.PROJECT}
 
 
 @pytest.fixture
@@ -99,18 +99,18 @@ def test_an_unknown_project_and_another_tenants_are_404(alice, stranger, web):
 
 
 def test_a_client_does_not_change_the_limit_of_an_operator(alice, olga, web):
-    limit = limits.set_project_limit(**ABOUT, max_active=1, cause=Cause(OPERATOR, "x"))
+    limit = limited(**WEB, max_active=1)
     refused(lambda: change(alice, limit, {"max_active": 9}), 403, "operator_only")
     refused(lambda: lift(alice, limit), 403, "operator_only")
     with pytest.raises(OperatorOnly):
-        limits.set_project_limit(**ABOUT, max_active=9, cause=Cause(CI, "mine"))
+        limited(**WEB, max_active=9, cause=Cause(CI, "mine"))
     assert ok(change(olga, limit, {"max_active": 4}))["max_active"] == 4
 
 
 def test_the_claim_counts_all_types_of_the_project_and_no_other_project(web):
     worker, other = WorkerFactory(capacity=9), ProjectFactory(organization=web.organization, slug="other")
     foreign = ProjectFactory(organization=OrganizationFactory(slug="foreign"), slug="web")
-    limits.set_project_limit(**ABOUT, max_active=2, cause=Cause(OPERATOR, "x"))
+    limited(**WEB, max_active=2)
     for submit in (submitted, submitted_steps, submitted):
         submit(web)
     first, second = (claimed(worker, job_types=TYPES) for _ in range(2))
@@ -131,20 +131,20 @@ def test_a_new_limit_counts_what_runs_already_and_a_raised_one_starts_more(web):
         submitted(web)
     for _ in range(2):
         claimed(worker)
-    limits.set_project_limit(**ABOUT, max_active=1, cause=Cause(OPERATOR, "x"))
+    limited(**WEB, max_active=1)
     assert Limit.objects.counted().get().running == 2
     assert not is_claimable(worker)
-    limits.set_project_limit(**ABOUT, max_active=3, cause=Cause(OPERATOR, "x"))
+    limited(**WEB, max_active=3)
     assert is_claimable(worker)
     assert not is_claimable(worker)
-    limits.set_project_limit(**ABOUT, max_active=None, cause=Cause(OPERATOR, "x"))
+    limited(**WEB)
     assert is_claimable(worker)
     assert run_audit(chains=True) == []
 
 
 def test_a_job_that_waits_for_it_has_a_reason(alice, web):
     worker = WorkerFactory(capacity=9, last_seen_at=database_now(), offered_types=["runtime"])
-    limits.set_project_limit(**ABOUT, max_active=1, cause=Cause(OPERATOR, "x"))
+    limited(**WEB, max_active=1)
     submitted(web)
     claimed(worker)
     waiting = submitted(web)
@@ -155,8 +155,8 @@ def test_a_job_that_waits_for_it_has_a_reason(alice, web):
 
 def test_an_emergency_counts_and_is_not_stopped(web):
     worker = WorkerFactory(capacity=9)
-    limits.set_limit(org_slug=ORG, max_active=5, kind=LimitKind.EMERGENCY, cause=Cause(OPERATOR, "x"))
-    limits.set_project_limit(**ABOUT, max_active=1, cause=Cause(OPERATOR, "x"))
+    limited(ORG, kind=LimitKind.EMERGENCY, max_active=5)
+    limited(**WEB, max_active=1)
     for _ in range(2):
         submitted(web, priority=EMERGENCY)
         claimed(worker)

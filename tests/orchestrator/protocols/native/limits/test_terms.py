@@ -4,14 +4,14 @@ from datetime import timedelta
 
 import pytest
 
-from leases.models import Limit, LimitScope
+from leases.models import Limit, LimitKind, LimitScope
 from leases.scheduling.limits import LimitTarget
 from orchestrator.core.cause import Cause
 from orchestrator.services import claiming, limits
 from runtime_jobs.db_time import database_now
 from runtime_jobs.models import OperatorEvent
 from tests.api_client import refused
-from tests.factories import OPERATOR, WorkerFactory, claimed, offer, submitted
+from tests.factories import OPERATOR, WorkerFactory, claimed, limited, offer, submitted
 from tests.orchestrator.protocols.native.limits.limit_requests import (
     AT_ONCE,
     CI,
@@ -150,9 +150,12 @@ class TestLimits:
         organization.plan.max_active = 2
         organization.plan.save()
         limits.sync_plan(org_slug=ORG)
-        limits.pause(subject=LimitTarget.of_organization(ORG), cause=Cause(OPERATOR, WHY["reason"]))
-        limits.throttle(
-            subject=LimitTarget(LimitScope.POOL, "", "shared-linux"), per_hour=6, cause=Cause(OPERATOR, WHY["reason"])
+        limited(ORG, kind=LimitKind.PAUSE, max_active=0, cause=Cause(OPERATOR, WHY["reason"]))
+        limited(
+            LimitTarget(LimitScope.POOL, "", "shared-linux"),
+            kind=LimitKind.THROTTLE,
+            per_hour=6,
+            cause=Cause(OPERATOR, WHY["reason"]),
         )
         assert {limit.kind for limit in Limit.objects.all()} == {"plan", "pause", "throttle"}
         for limit in Limit.objects.all():
@@ -182,7 +185,7 @@ class TestLimits:
     def test_a_list_is_filtered_and_costs_the_same_with_many(self, alice, django_assert_max_num_queries):
         for number in range(5):
             subject = LimitTarget(LimitScope.PROJECT, ORG, f"web-{number}")
-            limits.pause(subject=subject, cause=Cause(CI, WHY["reason"]))
+            limited(subject, kind=LimitKind.PAUSE, max_active=0, cause=Cause(CI, WHY["reason"]))
         ok(alice.post("/v1/limits", RATE), 201)
         for query, count in {
             "": 6, "kind=pause": 5, "kind=rate": 1, "scope=project": 5, "scope=pool": 0, f"org_slug={ORG}&kind=rate": 1,

@@ -9,10 +9,11 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
+from leases.models import LimitKind
 from leases.models.limits import LimitScope
 from leases.scheduling.limits import LimitTarget
 from orchestrator.core.cause import Cause
-from orchestrator.services import claiming, limits, worker_state
+from orchestrator.services import claiming, worker_state
 from runtime_jobs.models import Membership
 from runtime_jobs.models.tenants import Scope
 from tests.api_client import Caller, refused
@@ -24,6 +25,7 @@ from tests.factories import (
     WorkerFactory,
     api_token,
     claimed,
+    limited,
     offer,
     submitted,
 )
@@ -92,7 +94,7 @@ def test_a_start_counts_for_a_minute_and_in_its_own_pool(alice, organization):
 
 def test_what_a_limit_holds_back_needs_no_more_workers(alice, organization):
     project = organization.projects.get()
-    limits.set_limit(org_slug=organization.slug, max_active=1, cause=Cause(OPERATOR, "test"))
+    limited(organization.slug, max_active=1)
     for _ in range(3):
         submitted(project)
     worker = seen(WorkerFactory())
@@ -104,7 +106,9 @@ def test_what_a_limit_holds_back_needs_no_more_workers(alice, organization):
 
 def test_in_a_pool_that_is_paused_nothing_can_be_served(alice, organization):
     submitted(organization.projects.get())
-    limits.pause(subject=LimitTarget(LimitScope.POOL, "", POOL), cause=Cause(OPERATOR, "maintenance"))
+    limited(
+        LimitTarget(LimitScope.POOL, "", POOL), kind=LimitKind.PAUSE, max_active=0, cause=Cause(OPERATOR, "maintenance")
+    )
     result = alice.get(LOAD).json()
     assert (result["queued"], result["servable"]) == (1, 0)
 

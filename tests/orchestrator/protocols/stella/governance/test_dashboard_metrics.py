@@ -4,14 +4,15 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
+from leases.models import LimitKind
 from leases.scheduling.limits import LimitTarget
 from orchestrator.core.cause import Cause
 from orchestrator.selectors.dashboard import read_dashboard
-from orchestrator.services import cancellation, job_end, limits
+from orchestrator.services import cancellation, job_end
 from runtime_jobs.models.tenants import Scope
 from runtime_jobs.states import FailureReason
 from tests.api_client import Caller, refused
-from tests.factories import ALICE, OPERATOR, WorkerFactory, api_token, claimed, submitted, submitted_steps
+from tests.factories import ALICE, WorkerFactory, api_token, claimed, limited, submitted, submitted_steps
 from tests.orchestrator.protocols.native.limits.limit_requests import broken, ok
 
 pytestmark = pytest.mark.django_db
@@ -73,12 +74,12 @@ def test_jobs_that_a_limit_stops_are_throttled(alice, demo):
         submitted(project)
     submitted_steps(project)
     target = LimitTarget.of_organization("demo", "runtime")
-    limits.pause(subject=target, cause=Cause(ALICE, "calm"))
+    limited(target, kind=LimitKind.PAUSE, max_active=0, cause=Cause(ALICE, "calm"))
     found = numbers(alice)
     assert (found["jobs"]["queued"], found["jobs"]["throttled"]) == (1, 3)
     (source,) = found["sources"]
     assert (source["sourceId"], source["status"], source["reason"]) == ("demo:runtime", "paused", "calm")
-    limits.resume(subject=target, cause=Cause(ALICE, "go"))
+    limited(target, kind=LimitKind.PAUSE, cause=Cause(ALICE, "go"))
     assert numbers(alice)["jobs"]["throttled"] == 0
 
 
@@ -119,7 +120,7 @@ def test_reading_needs_the_scope(demo, scope):
 @pytest.mark.parametrize("organizations", [("demo",), None])
 def test_it_takes_six_statements_whatever_there_is(demo, organizations):
     broken("demo")
-    limits.set_rate(org_slug="demo", per_hour=1, cause=Cause(OPERATOR, "x"))
+    limited("demo", kind=LimitKind.RATE, per_hour=1)
     submitted_steps(demo.projects.get())
     with CaptureQueriesContext(
         connection,

@@ -4,12 +4,20 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from leases.scheduling.limits import LimitTarget
+from leases.models import LimitKind
 from orchestrator.core.cause import Cause
-from orchestrator.services import claiming, limits
+from orchestrator.services import claiming
 from runtime_jobs.specs import PAYLOAD_TYPES
 from tests.api_client import Caller
-from tests.factories import ALICE, OPERATOR, OrganizationFactory, ProjectFactory, WorkerFactory, api_token, offer
+from tests.factories import (
+    ALICE,
+    OrganizationFactory,
+    ProjectFactory,
+    WorkerFactory,
+    api_token,
+    limited,
+    offer,
+)
 from tests.orchestrator.protocols.stella.graph.documents import CHILDREN, JOBS, data, error, members
 from tests.orchestrator.protocols.stella.requests import MISSING, claim, complete, fail, ok, submit
 from tests.shared_rows import shared_rows
@@ -171,8 +179,8 @@ def test_filters_are_those_of_the_rest_api(alice, jobs, filters):
 
 
 def test_quotas_sources_events_and_the_dashboard_are_those_of_the_rest_api(alice, jobs):
-    limits.set_rate(org_slug="acme-corp", per_hour=1, cause=Cause(OPERATOR, "x"))
-    limits.pause(subject=LimitTarget.of_organization("acme-corp", "export"), cause=Cause(ALICE, "y"))
+    limited("acme-corp", kind=LimitKind.RATE, per_hour=1)
+    limited("acme-corp", "export", kind=LimitKind.PAUSE, max_active=0, cause=Cause(ALICE, "y"))
     found = data(
         alice,
         f"""{{ quotas(first: 100) {{ results {{ {members("Quota")} }} next }}

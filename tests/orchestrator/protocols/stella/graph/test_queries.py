@@ -6,13 +6,12 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from leases.scheduling.limits import LimitTarget
+from leases.models import LimitKind
 from orchestrator.core.cause import Cause
-from orchestrator.services import limits
 from runtime_jobs.models import Membership
 from runtime_jobs.models.tenants import Scope
 from tests.api_client import Caller, refused
-from tests.factories import ALICE, api_token
+from tests.factories import ALICE, api_token, limited
 from tests.orchestrator.protocols.stella.graph.documents import JOBS, PATH, data, error, post
 from tests.orchestrator.protocols.stella.requests import MISSING, claim, fail, ok, submit
 
@@ -25,7 +24,7 @@ TEN_THOUSAND_NODES = "{ jobs(first: 100) { results { events(first: 100) { eventI
 def test_a_throttled_job_is_found_among_many_queued_ones(alice, organization, monkeypatch):
     monkeypatch.setattr("orchestrator.protocols.stella.jobs.pages.MAX_CANDIDATES", 2)
     throttled = submit(alice, jobType="export")
-    limits.pause(subject=LimitTarget.of_organization("acme-corp", "export"), cause=Cause(ALICE, "y"))
+    limited("acme-corp", "export", kind=LimitKind.PAUSE, max_active=0, cause=Cause(ALICE, "y"))
     for _ in range(5):
         submit(alice)
     found = data(alice, '{ jobs(first: 1, status: "throttled") { results { jobId nextEligibleAt } } }')

@@ -19,14 +19,22 @@ from gql.transport.websockets import WebsocketsTransport
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
-from orchestrator.core.cause import Cause
+from leases.models import LimitKind
 from orchestrator.core.db_scope import release_connection_after
-from orchestrator.services import job_end, limits
+from orchestrator.services import job_end
 from orchestrator.step_logs import job_log_writes
 from runtime_jobs.identifiers import uuid_of
 from runtime_jobs.models import ApiToken, Membership
 from runtime_jobs.models.tenants import Scope
-from tests.factories import OPERATOR, OrganizationFactory, ProjectFactory, WorkerFactory, api_token, claimed, submitted
+from tests.factories import (
+    OrganizationFactory,
+    ProjectFactory,
+    WorkerFactory,
+    api_token,
+    claimed,
+    limited,
+    submitted,
+)
 from tests.live_server import eventually, serving
 from tests.older_transactions import wait_for_older_transactions
 from tests.orchestrator.protocols.stella.events.test_stream import EventSource, number, run_one
@@ -177,7 +185,7 @@ def test_job_events_equal_those_of_the_stream(server, project, token):
             assert name == "snapshot"
             assert first["snapshot"] | {"measuredAt": 0} == snapshot | {"measuredAt": 0}
             await in_thread(lambda: [run_one(project) for _ in range(3)])
-            await in_thread(limits.set_rate, org_slug="acme", per_hour=9, cause=Cause(OPERATOR, "x"))
+            await in_thread(limited, "acme", kind=LimitKind.RATE, per_hour=9)
             happened = len(await in_thread(pages_of, server, token)) - 1
             found = await take(messages, happened)
             await messages.aclose()

@@ -4,21 +4,19 @@ from datetime import timedelta
 
 import pytest
 
-from leases.models import LimitScope
+from leases.models import LimitKind, LimitScope
 from leases.scheduling.limits import LimitTarget
 from orchestrator.core.cause import Cause
 from orchestrator.incidents.models import Incident
 from orchestrator.protocols.stella.jobs import pages
 from orchestrator.selectors.pending_reasons import limits
-from orchestrator.services import limits as service_limits
-from orchestrator.services.limits import set_limit
 from runtime_jobs.db_time import database_now
 from runtime_jobs.identifiers import new_incident_id
 from runtime_jobs.models import Job
 from runtime_jobs.orchestration_status import STATUS_OF_STATE, OrchestrationStatus, states_of
 from runtime_jobs.states import JobState
 from tests.api_client import refused
-from tests.factories import ALICE, ProjectFactory, submitted
+from tests.factories import ALICE, ProjectFactory, limited, submitted
 from tests.orchestrator.protocols.stella.requests import MISSING, claim, complete, fail, listed, ok, row_of, submit
 
 pytestmark = pytest.mark.django_db
@@ -38,7 +36,7 @@ def open_incident(job: Job, **columns) -> Incident:
 
 def pause(organization, *, until=None):
     target = LimitTarget.of_organization(organization.slug)
-    service_limits.pause(subject=target, until=until, cause=Cause(ALICE, "maintenance"))
+    limited(target, kind=LimitKind.PAUSE, max_active=0, until=until, cause=Cause(ALICE, "maintenance"))
 
 
 class TestStatuses:
@@ -88,7 +86,7 @@ class TestStatuses:
         assert shown["nextEligibleAt"].startswith(until.strftime("%Y-%m-%dT%H:%M:%S"))
 
     def test_a_limit_that_only_an_end_frees_has_no_time(self, alice, worker, organization):
-        set_limit(org_slug=organization.slug, max_active=1, cause=Cause(ALICE, "one at a time"))
+        limited(organization.slug, max_active=1, cause=Cause(ALICE, "one at a time"))
         for _ in range(3):
             submit(alice)
         claim(worker)
@@ -199,7 +197,7 @@ class TestPages:
         monkeypatch.setattr(limits, "MAX_LANES", 1000 if has_few_lanes else 1)
         ProjectFactory(organization=organization, slug="paused")
         target = LimitTarget(LimitScope.PROJECT, organization.slug, "paused")
-        service_limits.pause(subject=target, cause=Cause(ALICE, "maintenance"))
+        limited(target, kind=LimitKind.PAUSE, max_active=0, cause=Cause(ALICE, "maintenance"))
         names = ["paused", *["web"] * 9, "paused", "web", "paused"]
         ids = [submit(alice, project=name)["jobId"] for name in names][::-1]
         throttled = [job_id for job_id, name in zip(ids, names[::-1], strict=True) if name == "paused"]

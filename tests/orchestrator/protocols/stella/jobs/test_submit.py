@@ -9,12 +9,11 @@ from django.test import Client
 
 from leases.models import LimitKind
 from orchestrator.core.cause import Cause
-from orchestrator.services import limits
 from runtime_jobs.models import Job, JobEvent, Plan
 from runtime_jobs.specs import PACK_RUN, PAYLOAD_TYPES
 from runtime_jobs.specs.payload import payload_digest
 from tests.api_client import Caller, refused
-from tests.factories import OPERATOR, ProjectFactory
+from tests.factories import OPERATOR, ProjectFactory, limited
 from tests.orchestrator.protocols.stella.requests import MISSING, SCAN, claim, ok, row_of, submit
 from tests.packs import PLAN, payload_of, register, simple_payload
 
@@ -71,9 +70,7 @@ class TestTheDocumentsExample:
 
     def test_an_emergency_needs_a_quota(self, alice, organization):
         refused(lambda: alice.post("/api/jobs", SCAN | {"priority": "emergency"}), 403, "priority_forbidden")
-        limits.set_limit(
-            org_slug=organization.slug, kind=LimitKind.EMERGENCY, max_active=1, cause=Cause(OPERATOR, "on call")
-        )
+        limited(organization.slug, kind=LimitKind.EMERGENCY, max_active=1, cause=Cause(OPERATOR, "on call"))
         assert submit(alice, priority="emergency")["priority"] == "emergency"
 
     def test_claims_of_the_client_are_kept_and_the_actor_is_the_token(self, alice):
