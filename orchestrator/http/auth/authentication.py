@@ -19,7 +19,7 @@ from rest_framework.request import Request
 
 from orchestrator.core.principal_cache import Principal, principals
 from orchestrator.core.principals import ClientPrincipal, WorkerPrincipal, client_of_person, client_of_token
-from orchestrator.http.auth.throttling import FailedAuthThrottle
+from orchestrator.http.auth.bad_credentials import FailedAuthThrottle
 from orchestrator.http.client_ip import rate_limit_key
 from runtime_jobs.models import ApiToken, Organization
 from runtime_jobs.prepared_queries import PreparedQuery, Sql, fetch_all

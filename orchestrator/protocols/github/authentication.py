@@ -19,7 +19,7 @@ from rest_framework.exceptions import Throttled
 from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
 
-from orchestrator.http.auth.throttling import FailedAuthThrottle
+from orchestrator.http.auth.bad_credentials import FailedAuthThrottle
 from orchestrator.http.client_ip import rate_limit_key
 from orchestrator.http.errors.problems import ApiError
 from orchestrator.protocols.github.payload import peek, signed_body

@@ -18,8 +18,8 @@ from orchestrator.core.cause import Cause
 from orchestrator.http.asgi.long_poll import WAIT_SECONDS, PollAttempt
 from orchestrator.http.asgi.sync_handler import DISCONNECTED, SyncASGIHandler
 from orchestrator.http.auth import authentication
+from orchestrator.http.auth.bad_credentials import FailedAuthThrottle
 from orchestrator.http.auth.permissions import DenyAll
-from orchestrator.http.auth.throttling import FailedAuthThrottle
 from orchestrator.http.fast_path import FastPath, FastResponse
 from orchestrator.http.observability.routes import _template
 from orchestrator.http.wsgi import FastPathWSGI

@@ -9,7 +9,7 @@ from django.utils import timezone
 
 from orchestrator.core.cause import Cause
 from orchestrator.http.auth.authentication import refusals
-from orchestrator.http.auth.throttling import FailedAuthThrottle
+from orchestrator.http.auth.bad_credentials import FailedAuthThrottle
 from orchestrator.http.client_ip import client_address, rate_limit_key
 from orchestrator.services import worker_state
 from runtime_jobs.models import ApiToken, Membership

@@ -6,7 +6,7 @@ import pytest
 from django.contrib.auth.models import Permission, User
 
 from orchestrator.http.auth.authentication import refusals
-from orchestrator.http.auth.throttling import FailedAuthThrottle
+from orchestrator.http.auth.bad_credentials import FailedAuthThrottle
 from tests.api_client import Caller
 from tests.db_snapshot import nothing_lost
 from tests.factories import HardwareSpecFactory, RunnerFactory, personal_key

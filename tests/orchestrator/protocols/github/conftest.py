@@ -12,7 +12,7 @@ import pytest
 from django.test import Client
 
 from orchestrator.core.cause import Cause
-from orchestrator.http.auth.throttling import FailedAuthThrottle
+from orchestrator.http.auth.bad_credentials import FailedAuthThrottle
 from orchestrator.protocols.github import authentication
 from orchestrator.services import credentials
 from tests.factories import OPERATOR, OrganizationFactory, ProjectFactory

@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.core import counters
 from orchestrator.http.auth.authentication import refusals
-from orchestrator.http.auth.throttling import FailedAuthThrottle
+from orchestrator.http.auth.bad_credentials import FailedAuthThrottle
 from orchestrator.job_tokens.models import UsedToken
 from tests.orchestrator.protocols.shithub.runner import ClaimedJobClient
 from tests.orchestrator.protocols.shithub.stories.scene import Installation, installation

@@ -6,7 +6,7 @@ from django.core.checks import run_checks
 from django.db import connection
 from django.test import Client
 
-from orchestrator.http.auth.throttling import FailedAuthThrottle
+from orchestrator.http.auth.bad_credentials import FailedAuthThrottle
 from runtime_jobs.models import Job
 from tests.api_client import Caller
 from tests.db_snapshot import nothing_lost
