@@ -16,8 +16,6 @@ from orchestrator.evidence.chain_models import (
 from orchestrator.evidence.models import AuditBundle, SigningKey
 from orchestrator.evidence.replay_models import Replay, ReplayVerdict
 from orchestrator.housekeeping.models import HousekeepingTask
-from orchestrator.http.auth.login_throttle import LoginAttempts
-from orchestrator.http.request_limits import RequestWindow
 from orchestrator.images.models import (
     BlobUpload,
     ImageBlob,
@@ -30,8 +28,8 @@ from orchestrator.images.models import (
 from orchestrator.incidents.models import Incident, IncidentKind, IncidentMode, IncidentStatus
 from orchestrator.ingest.models import Run
 from orchestrator.job_tokens.models import TokenChain, UsedToken
+from orchestrator.limits.throttles import ThrottleWindow
 from orchestrator.protocols.github.models import WebhookDelivery
-from orchestrator.protocols.shithub.models import HeartbeatWindow
 from orchestrator.results.models import Benchmark, Branch, Measure, Metric, Report, ReportResult, Testbed
 from orchestrator.schedules.models import Schedule, ScheduleTick
 from orchestrator.selectors.quota_overview import QuotaOverview
@@ -61,7 +59,6 @@ __all__ = [
     "EvidenceChain",
     "EvidencePosition",
     "GatheredNotification",
-    "HeartbeatWindow",
     "HousekeepingTask",
     "ImageBlob",
     "ImageManifest",
@@ -71,7 +68,6 @@ __all__ = [
     "IncidentKind",
     "IncidentMode",
     "IncidentStatus",
-    "LoginAttempts",
     "ManifestBlob",
     "Measure",
     "Metric",
@@ -84,12 +80,12 @@ __all__ = [
     "Report",
     "ReportResult",
     "RepositoryBlob",
-    "RequestWindow",
     "Run",
     "Schedule",
     "ScheduleTick",
     "SigningKey",
     "Testbed",
+    "ThrottleWindow",
     "TokenChain",
     "UsedToken",
     "Webhook",

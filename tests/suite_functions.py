@@ -16,7 +16,7 @@ from orchestrator.audit.invariants import INVARIANTS
 _NOT_COMPARED = "last_seen_at"
 # How many jobs an organization may still submit, and how many requests a client has sent, is counted also by a request
 # that is refused. A process reports its open channels by itself.
-_COUNTED = {"submit_quotas", "request_windows", "runner_channels"}
+_COUNTED = {"submit_quotas", "throttle_windows", "runner_channels"}
 # Functions that change nothing see one snapshot, that of the statement that calls them.
 _CREATE = """
 CREATE SCHEMA IF NOT EXISTS suite;

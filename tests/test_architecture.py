@@ -30,8 +30,14 @@ ROOT = Path(__file__).resolve().parent.parent
 LEVELS = (
     *("runtime_jobs", "workers.registry", "workers.models", "leases"),
     *("orchestrator.core", "orchestrator.pubsub", "orchestrator.incidents", "orchestrator.housekeeping"),
-    *("orchestrator.services", "orchestrator.selectors", "orchestrator.events", "orchestrator.identity"),
-    *("orchestrator.repositories", "orchestrator.secrets", "orchestrator.artifacts", "orchestrator.step_logs"),
+    *("orchestrator.services", "orchestrator.selectors", "orchestrator.limits", "orchestrator.events"),
+    *(
+        "orchestrator.identity",
+        "orchestrator.repositories",
+        "orchestrator.secrets",
+        "orchestrator.artifacts",
+        "orchestrator.step_logs",
+    ),
     *("orchestrator.job_tokens", "orchestrator.workflows", "orchestrator.results", "orchestrator.images"),
     *("orchestrator.ingest", "orchestrator.evidence", "orchestrator.bulk_actions", "orchestrator.schedules"),
     *("orchestrator.webhooks", "orchestrator.maintenance", "orchestrator.http", "orchestrator.protocols"),

@@ -154,17 +154,6 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
-            name='HeartbeatWindow',
-            fields=[
-                ('runner_id', models.BigIntegerField(primary_key=True, serialize=False)),
-                ('started_at', models.DateTimeField()),
-                ('number', models.PositiveIntegerField()),
-            ],
-            options={
-                'db_table': 'actions_heartbeat_windows',
-            },
-        ),
-        migrations.CreateModel(
             name='ImageUsage',
             fields=[
                 ('organization', models.OneToOneField(on_delete=django.db.models.deletion.CASCADE, primary_key=True, related_name='+', serialize=False, to='runtime_jobs.organization')),
@@ -528,18 +517,6 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
-            name='LoginAttempts',
-            fields=[
-                ('key', models.BinaryField(max_length=32, primary_key=True, serialize=False)),
-                ('attempts', models.IntegerField()),
-                ('window_ends_at', models.DateTimeField()),
-            ],
-            options={
-                'db_table': 'login_attempts',
-                'indexes': [models.Index(fields=['window_ends_at'], name='login_attempts_by_age')],
-            },
-        ),
-        migrations.CreateModel(
             name='Measure',
             fields=[
                 ('id', models.BigAutoField(primary_key=True, serialize=False)),
@@ -714,20 +691,6 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
-            name='RequestWindow',
-            fields=[
-                ('key', models.BinaryField(max_length=32, primary_key=True, serialize=False)),
-                ('period', models.BigIntegerField(help_text='Number of the current period since the epoch.')),
-                ('current', models.BigIntegerField()),
-                ('previous', models.BigIntegerField()),
-                ('expires_at', models.DateTimeField()),
-            ],
-            options={
-                'db_table': 'request_windows',
-                'indexes': [models.Index(fields=['expires_at'], name='request_windows_by_age')],
-            },
-        ),
-        migrations.CreateModel(
             name='Run',
             fields=[
                 ('id', models.BigAutoField(primary_key=True, serialize=False)),
@@ -808,6 +771,22 @@ class Migration(migrations.Migration):
             model_name='report',
             name='testbed',
             field=models.ForeignKey(on_delete=django.db.models.deletion.RESTRICT, related_name='reports', to='orchestrator.testbed'),
+        ),
+        migrations.CreateModel(
+            name='ThrottleWindow',
+            fields=[
+                ('key', models.BinaryField(max_length=32, primary_key=True, serialize=False)),
+                ('kind', models.CharField(help_text='What is counted.', max_length=40)),
+                ('current', models.BigIntegerField()),
+                ('previous', models.BigIntegerField()),
+                ('starts_at', models.DateTimeField()),
+                ('ends_at', models.DateTimeField()),
+                ('expires_at', models.DateTimeField(help_text='From then on the row has no effect.')),
+            ],
+            options={
+                'db_table': 'throttle_windows',
+                'indexes': [models.Index(fields=['expires_at'], name='throttle_windows_by_age')],
+            },
         ),
         migrations.CreateModel(
             name='Webhook',

@@ -20,7 +20,7 @@ from django.db import connection, transaction
 from config.paths import BASE_DIR
 from orchestrator.housekeeping.models import HousekeepingTask
 from orchestrator.housekeeping.queue import request_task
-from orchestrator.protocols.shithub.models import HeartbeatWindow
+from orchestrator.limits.throttles import ThrottleWindow
 from orchestrator.workflows.schedules import SCHEDULE_TASK
 from orchestrator.workflows.triggers import TRIGGER_TASK
 from runtime_jobs.db_time import database_now
@@ -155,7 +155,7 @@ def test_from_a_signed_delivery_to_the_stored_conclusion(environment, origin, re
         runner = RunnerClient(runner.registration, Http(server))  # type: ignore[arg-type]
 
         def claim(label: str) -> ClaimedJobClient | None:
-            HeartbeatWindow.objects.all().delete()  # the limit of 60 a minute has tests of its own
+            ThrottleWindow.objects.all().delete()  # the limit of 60 a minute has tests of its own
             found = runner.heartbeat(labels=[label], capacity=8)
             assert found.status_code in {200, 204}, found.text
             return ClaimedJobClient(runner, found.json()) if found.status_code == 200 else None

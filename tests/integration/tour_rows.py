@@ -26,7 +26,7 @@ from websockets.sync.client import ClientConnection, connect
 from leases.models import Breaker
 from orchestrator.core.cause import Cause
 from orchestrator.incidents import breakers
-from orchestrator.protocols.shithub.models import HeartbeatWindow
+from orchestrator.limits.throttles import ThrottleWindow
 from orchestrator.services import cancellation, worker_state
 from runtime_jobs.identifiers import public_id_of, uuid_of
 from runtime_jobs.models import (
@@ -420,7 +420,7 @@ class Tour:
 
         def begin(label: str) -> ClaimedJobClient:
             def claim() -> ClaimedJobClient | None:
-                HeartbeatWindow.objects.all().delete()  # the limit of 60 a minute has tests of its own
+                ThrottleWindow.objects.all().delete()  # the limit of 60 a minute has tests of its own
                 found = runner.heartbeat(labels=[label], capacity=8)
                 return ClaimedJobClient(runner, found.json()) if found.status_code == 200 else None
 

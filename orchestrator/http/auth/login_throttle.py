@@ -5,17 +5,16 @@ check before the first one is counted.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-from django.db import connection, models
 from django.http import HttpRequest
-from django.utils.crypto import salted_hmac
 
 from orchestrator.http.auth.password_hashing import HashingBusy
 from orchestrator.http.client_ip import rate_limit_key
+from orchestrator.limits import throttles
+from orchestrator.limits.throttles import Window, WindowState
 
 WINDOW_SECONDS: Final = 300
 PER_NAME_AND_NETWORK: Final = 5
@@ -24,26 +23,7 @@ PER_NETWORK: Final = 30
 # stranger elsewhere slows a user down and does not lock the user out.
 PER_NAME: Final = 100
 PER_NAME_AND_NETWORK_SLOWED: Final = 1
-EXPIRED_ROWS_PER_ATTEMPT: Final = 30  # an attempt adds three rows at most, so that the table cannot grow for long
-
-
-class LoginAttempts(models.Model):
-    """The attempts within one window: of a client network, of a user name, or of a user name in one network.
-
-    `key` is a keyed hash. A typed name is never stored: it may be a password in the wrong field.
-    """
-
-    key = models.BinaryField(max_length=32, primary_key=True)
-    attempts = models.IntegerField()
-    window_ends_at = models.DateTimeField()
-
-    class Meta:
-        app_label = "orchestrator"
-        db_table = "login_attempts"
-        indexes = [models.Index(fields=["window_ends_at"], name="login_attempts_by_age")]
-
-    def __str__(self) -> str:
-        return f"{self.attempts} until {self.window_ends_at}"
+LOGIN_ATTEMPTS: Final = "login_attempts"
 
 
 class TooManyAttempts(Exception):
@@ -77,96 +57,43 @@ def counted_attempt(request: HttpRequest | None, username: str) -> Iterator[Atte
     Raises:
         TooManyAttempts: A limit is reached, or too many passwords are being hashed in this process.
     """
-    counters = _Counters.of(rate_limit_key(request) if request else "", username)
-    counters.reserve()
+    windows = _windows(rate_limit_key(request) if request else "", username)
+    _reserve(windows)
     attempt = AttemptedLogin()
     try:
         yield attempt
     except HashingBusy as busy:
-        counters.give_back()
+        throttles.take_back(windows)
         raise TooManyAttempts(busy.retry_after) from None
     if attempt.has_succeeded:
-        counters.give_back()
+        throttles.take_back(windows)
 
 
-_READ: Final = """
-SELECT key, attempts, extract(epoch FROM window_ends_at - clock_timestamp())
-FROM login_attempts WHERE key = ANY(%s) AND window_ends_at > clock_timestamp()
-"""
-# Rows are locked in the order of their keys by both statements, so that two attempts cannot wait for each other.
-_RESERVE: Final = """
-INSERT INTO login_attempts AS counted (key, attempts, window_ends_at)
-SELECT key, 1, clock_timestamp() + make_interval(secs => %s) FROM unnest(%s::bytea[]) AS key ORDER BY key
-ON CONFLICT (key) DO UPDATE SET
-    attempts = CASE WHEN counted.window_ends_at > clock_timestamp() THEN counted.attempts + 1 ELSE 1 END,
-    window_ends_at = CASE WHEN counted.window_ends_at > clock_timestamp()
-        THEN counted.window_ends_at ELSE excluded.window_ends_at END
-RETURNING key, attempts, extract(epoch FROM window_ends_at - clock_timestamp())
-"""
-_GIVE_BACK: Final = """
-UPDATE login_attempts SET attempts = attempts - 1
-WHERE key IN (SELECT key FROM login_attempts WHERE key = ANY(%s) AND attempts > 0 ORDER BY key FOR UPDATE)
-"""
-_DELETE_EXPIRED: Final = """
-DELETE FROM login_attempts WHERE key IN (
-    SELECT key FROM login_attempts WHERE window_ends_at < clock_timestamp()
-    ORDER BY window_ends_at LIMIT %s FOR UPDATE SKIP LOCKED)
-"""
+def _windows(network: str, username: str) -> tuple[Window, Window, Window]:
+    """Return where one attempt is counted: of the network, of the name, and of the name in the network."""
+    name = username.casefold()
+    clients = (f"network {network}", f"name {name}", f"both {network} {name}")
+    of_network, of_name, of_both = (Window(LOGIN_ATTEMPTS, client, WINDOW_SECONDS) for client in clients)
+    return of_network, of_name, of_both
 
 
-@dataclass(frozen=True)
-class _Counters:
-    """The three counters that one attempt belongs to."""
+def _reserve(windows: Sequence[Window]) -> None:
+    """Count the attempt, or raise TooManyAttempts and leave the counts as they were.
 
-    network: bytes
-    name: bytes
-    both: bytes
-
-    @classmethod
-    def of(cls, network: str, username: str) -> "_Counters":
-        name = username.casefold()
-        return cls(_key("network", network), _key("name", name), _key("both", network, name))
-
-    @property
-    def keys(self) -> list[bytes]:
-        return [self.network, self.name, self.both]
-
-    def reserve(self) -> None:
-        """Count the attempt, or raise TooManyAttempts and leave the counts as they were.
-
-        A blocked attempt only reads. A burst passes the reading together; what counts is then the number that the
-        atomic increment returned to each.
-        """
-        self._refuse_if_over(self._query(_READ, [self.keys]), spare=1)
-        counts = self._query(_RESERVE, [WINDOW_SECONDS, self.keys])
-        try:
-            self._refuse_if_over(counts, spare=0)
-        except TooManyAttempts:
-            self.give_back()
-            raise
-        with connection.cursor() as cursor:
-            cursor.execute(_DELETE_EXPIRED, [EXPIRED_ROWS_PER_ATTEMPT])
-
-    def give_back(self) -> None:
-        """Take one attempt out of each count."""
-        with connection.cursor() as cursor:
-            cursor.execute(_GIVE_BACK, [self.keys])
-
-    def _query(self, sql: str, values: list[Any]) -> dict[bytes, tuple[int, float]]:
-        with connection.cursor() as cursor:
-            cursor.execute(sql, values)
-            return {bytes(key): (attempts, float(left)) for key, attempts, left in cursor.fetchall()}
-
-    def _refuse_if_over(self, counts: dict[bytes, tuple[int, float]], *, spare: int) -> None:
-        is_slowed = counts.get(self.name, (0, 0.0))[0] + spare > PER_NAME
-        limits = {
-            self.network: PER_NETWORK,
-            self.both: PER_NAME_AND_NETWORK_SLOWED if is_slowed else PER_NAME_AND_NETWORK,
-        }
-        over = [left for key, (attempts, left) in counts.items() if attempts + spare > limits.get(key, math.inf)]
-        if over:
-            raise TooManyAttempts(max(1, math.ceil(max(over))))
+    A blocked attempt only reads. A burst passes the reading together; what counts is then the number that the atomic
+    increment returned to each.
+    """
+    _refuse_if_over(throttles.read(windows), spare=1)
+    try:
+        _refuse_if_over(throttles.count(windows), spare=0)
+    except TooManyAttempts:
+        throttles.take_back(windows)
+        raise
 
 
-def _key(*parts: str) -> bytes:
-    return salted_hmac("orchestrator.login_attempts", repr(parts), algorithm="sha256").digest()
+def _refuse_if_over(states: Sequence[WindowState], *, spare: int) -> None:
+    is_slowed = states[1].number + spare > PER_NAME
+    limits = (PER_NETWORK, math.inf, PER_NAME_AND_NETWORK_SLOWED if is_slowed else PER_NAME_AND_NETWORK)
+    over = [state for state, limit in zip(states, limits, strict=True) if state.number + spare > limit]
+    if over:
+        raise TooManyAttempts(max(state.retry_after for state in over))

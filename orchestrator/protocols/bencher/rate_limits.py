@@ -1,4 +1,7 @@
-"""Limits what a runner, a person, a project and an address send, over all processes (contract 1.4)."""
+"""Limits what a runner, a person, a project and an address send, over all processes (contract 1.4).
+
+Windows slide. A refused call is counted, too, so a client that never pauses remains refused.
+"""
 
 from collections.abc import Callable
 from datetime import datetime
@@ -8,12 +11,13 @@ from django.conf import settings
 
 from orchestrator.http.client_ip import network_of
 from orchestrator.http.errors.problems import ApiError
-from orchestrator.http.request_limits import RequestRateExceeded, RequestRates, count_request
+from orchestrator.limits import throttles
+from orchestrator.limits.throttles import Window
 from orchestrator.protocols.bencher.authentication import BencherCaller
 from runtime_jobs.models import Project
 from workers.models import Worker
 
-WINDOWS: Final = ("MINUTE", "HOUR", "DAY")
+PERIODS: Final = {"minute": 60, "hour": 3600, "day": 86_400}  # seconds
 
 
 def register_connect(worker: Worker, *, now: datetime | None = None) -> None:
@@ -25,7 +29,7 @@ def register_connect(worker: Worker, *, now: datetime | None = None) -> None:
     Raises:
         ApiError: 429; the runner has reached one of its limits. The call is counted nevertheless.
     """
-    _count("runner_connect", str(worker.uuid), "RUNNER_CONNECTS", "runner", now)
+    _count("runner_connects", str(worker.uuid), "RUNNER_CONNECTS", "runner", now)
 
 
 def register_request(caller: BencherCaller, *, now: datetime | None = None) -> None:
@@ -38,7 +42,7 @@ def register_request(caller: BencherCaller, *, now: datetime | None = None) -> N
         ApiError: 429; the caller has reached one of its limits. The request is counted nevertheless.
     """
     if (name := _name_of(caller)) is not None:
-        _count("caller_request", name, "CALLER_REQUESTS", "user", now)
+        _count("caller_requests", name, "CALLER_REQUESTS", "user", now)
 
 
 def register_run(
@@ -53,13 +57,13 @@ def register_run(
     Raises:
         ApiError: 429; one of the limits is reached. The run is counted nevertheless.
     """
-    if not any(_limits("AUTHENTICATED_RUNS")):
+    if not _limits("AUTHENTICATED_RUNS"):
         return
     if caller.user is not None:
-        _count("run", f"user {caller.user.pk}", "AUTHENTICATED_RUNS", "claimed run", now)
+        _count("runs", f"user {caller.user.pk}", "AUTHENTICATED_RUNS", "claimed run", now)
     project = find_project()
     if project is not None and caller.may_change(project):
-        _count("run", f"project {project.uuid}", "AUTHENTICATED_RUNS", "claimed run", now)
+        _count("runs", f"project {project.uuid}", "AUTHENTICATED_RUNS", "claimed run", now)
 
 
 def register_anonymous_run(address: str, *, now: datetime | None = None) -> None:
@@ -71,7 +75,7 @@ def register_anonymous_run(address: str, *, now: datetime | None = None) -> None
     Raises:
         ApiError: 429; the address has reached one of its limits. The run is counted nevertheless.
     """
-    _count("anonymous_run", network_of(address), "ANONYMOUS_RUNS", "unclaimed run", now)
+    _count("anonymous_runs", network_of(address), "ANONYMOUS_RUNS", "unclaimed run", now)
 
 
 def _name_of(caller: BencherCaller) -> str | None:
@@ -80,14 +84,16 @@ def _name_of(caller: BencherCaller) -> str | None:
     return None if caller.project is None else f"project {caller.project.uuid}"
 
 
-def _limits(setting: str) -> list[int]:
-    return [getattr(settings, f"{setting}_PER_{window}") for window in WINDOWS]
+def _limits(setting: str) -> dict[str, int]:
+    """Return the limit of each period that has one, the shortest first."""
+    limits = {period: getattr(settings, f"{setting}_PER_{period.upper()}") for period in PERIODS}
+    return {period: limit for period, limit in limits.items() if limit}
 
 
 def _count(kind: str, client: str, setting: str, subject: str, now: datetime | None) -> None:
-    try:
-        count_request(kind, client, RequestRates(*_limits(setting)), now=now)
-    except RequestRateExceeded as error:
-        detail = f"Too many requests for {subject} per {error.window}. Please, try again later."
-        headers = {"Retry-After": str(error.retry_after)}
-        raise ApiError(429, "rate_limited", f"{detail} The limit is {error.limit}.", headers=headers) from None
+    limits = _limits(setting)
+    windows = [Window(kind, client, PERIODS[period], slides=True) for period in limits]
+    for (period, limit), state in zip(limits.items(), throttles.count(windows, now=now), strict=True):
+        if state.number > limit:
+            detail = f"Too many requests for {subject} per {period}. Please, try again later. The limit is {limit}."
+            raise ApiError(429, "rate_limited", detail, headers={"Retry-After": str(state.retry_after)})

@@ -11,17 +11,17 @@ from django.test import Client
 from orchestrator.http.auth import password_hashing
 from orchestrator.http.auth.login import REFUSAL
 from orchestrator.http.auth.login_throttle import (
-    EXPIRED_ROWS_PER_ATTEMPT,
     PER_NAME,
     PER_NAME_AND_NETWORK,
     PER_NETWORK,
     WINDOW_SECONDS,
-    LoginAttempts,
     TooManyAttempts,
     counted_attempt,
 )
 from orchestrator.http.auth.password_hashing import BoundedArgon2, HashingBusy, HashingGate, release_connections
+from orchestrator.limits.throttles import EXPIRED_ROWS_PER_WINDOW, ThrottleWindow
 from runtime_jobs.db_time import database_now
+from tests.orchestrator.limits.windows import expired_window
 
 PASSWORD = "correct horse battery"
 ADMIN, MEMBERS, CHANGE = "/admin/login/", "/login/", "/admin/password_change/"
@@ -140,24 +140,24 @@ def test_the_pause_ends(client, olga):
     for _ in range(PER_NAME_AND_NETWORK):
         log_in(client)
     assert is_throttled(log_in(client, password=PASSWORD))
-    LoginAttempts.objects.update(window_ends_at=database_now() - timedelta(seconds=1))
+    ThrottleWindow.objects.update(ends_at=database_now() - timedelta(seconds=1))
     assert log_in(client, password=PASSWORD).status_code == 302
 
 
 def test_a_refused_attempt_makes_the_pause_no_longer(client, olga):
     for _ in range(PER_NAME_AND_NETWORK):
         log_in(client)
-    kept = set(LoginAttempts.objects.values_list("attempts", "window_ends_at"))
+    kept = set(ThrottleWindow.objects.values_list("current", "ends_at"))
     for _ in range(3):
         assert is_throttled(log_in(client))
-    assert set(LoginAttempts.objects.values_list("attempts", "window_ends_at")) == kept
+    assert set(ThrottleWindow.objects.values_list("current", "ends_at")) == kept
 
 
 def test_success_is_not_counted(client, olga):
     for _ in range(PER_NAME_AND_NETWORK + 1):
         assert log_in(client, password=PASSWORD).status_code == 302
         client.logout()
-    assert set(LoginAttempts.objects.values_list("attempts", flat=True)) == {0}
+    assert set(ThrottleWindow.objects.values_list("current", flat=True)) == {0}
 
 
 def test_success_takes_back_no_earlier_failure(client, olga):
@@ -173,30 +173,30 @@ def test_success_takes_back_no_earlier_failure(client, olga):
 def test_an_incomplete_form_is_no_attempt(client, olga):
     for _ in range(PER_NAME_AND_NETWORK + 1):
         assert log_in(client, password="").status_code == 200
-    assert not LoginAttempts.objects.exists()
+    assert not ThrottleWindow.objects.exists()
 
 
 def test_names_are_not_stored(client, olga):
     log_in(client, name="my-password-in-the-wrong-field")
-    keys = b"".join(bytes(row.key) for row in LoginAttempts.objects.all())
+    keys = b"".join(bytes(row.key) for row in ThrottleWindow.objects.all())
     assert len(keys) == 3 * 32
     assert b"my-password" not in keys
 
 
 def test_the_table_is_kept_small_by_the_attempts_themselves(client, olga):
     past = database_now() - timedelta(days=1)
-    old = [LoginAttempts(key=bytes([number]) * 32, attempts=1, window_ends_at=past) for number in range(100)]
-    LoginAttempts.objects.bulk_create(old)
+    old = [expired_window(number, past) for number in range(100)]
+    ThrottleWindow.objects.bulk_create(old)
     log_in(client)
-    assert LoginAttempts.objects.filter(window_ends_at=past).count() == 100 - EXPIRED_ROWS_PER_ATTEMPT
+    assert ThrottleWindow.objects.filter(ends_at=past).count() == 100 - 3 * EXPIRED_ROWS_PER_WINDOW
     for number in range(3):
         log_in(client, name=f"user-{number}")
-    assert not LoginAttempts.objects.filter(window_ends_at=past).exists()
+    assert not ThrottleWindow.objects.filter(ends_at=past).exists()
 
 
 def test_the_door_wants_its_own_form(olga):
     assert log_in(Client(enforce_csrf_checks=True), password=PASSWORD).status_code == 403
-    assert not LoginAttempts.objects.exists()
+    assert not ThrottleWindow.objects.exists()
 
 
 # --- the page that changes one's own password -------------------------------------------------------------------------
@@ -268,13 +268,13 @@ def test_of_a_burst_no_more_are_hashed_than_the_limit_says(counted):
         thread.join(120)
     assert len(hashed) + len(refused) == everybody
     assert 0 < len(hashed) <= most
-    assert max(LoginAttempts.objects.values_list("attempts", flat=True)) == len(hashed)
+    assert max(ThrottleWindow.objects.values_list("current", flat=True)) == len(hashed)
 
 
 def test_an_attempt_that_was_not_hashed_is_not_counted(db):
     with pytest.raises(TooManyAttempts), counted_attempt(None, "olga"):
         raise HashingBusy
-    assert set(LoginAttempts.objects.values_list("attempts", flat=True)) == {0}
+    assert set(ThrottleWindow.objects.values_list("current", flat=True)) == {0}
 
 
 # --- the gate in front of the hasher ----------------------------------------------------------------------------------
@@ -302,7 +302,7 @@ def test_a_full_gate_is_answered_429_and_counts_nothing(client, olga, argon, ful
     answer = log_in(client, name)
     assert is_throttled(answer)
     assert answer["Retry-After"] == str(HashingBusy.retry_after)
-    assert set(LoginAttempts.objects.values_list("attempts", flat=True)) == {0}
+    assert set(ThrottleWindow.objects.values_list("current", flat=True)) == {0}
 
 
 def test_a_page_without_a_count_is_readable_when_the_gate_is_full(client, argon, full_gate, db):
@@ -365,11 +365,11 @@ def test_no_connection_is_held_while_hashing(monkeypatch, method):
     monkeypatch.setattr(
         f"django.contrib.auth.hashers.Argon2PasswordHasher.{method}", lambda *_: held.append(connection.connection)
     )
-    LoginAttempts.objects.count()
+    ThrottleWindow.objects.count()
     assert connection.connection is not None
     getattr(BoundedArgon2(), method)("password", "some salt")
     assert held == [None]
-    assert LoginAttempts.objects.count() == 0  # a later one creates it again
+    assert ThrottleWindow.objects.count() == 0  # a later one creates it again
 
 
 def test_hashes_that_were_stored_before_still_count():

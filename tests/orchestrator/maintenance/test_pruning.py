@@ -20,9 +20,9 @@ from leases.models import Lease
 from orchestrator.audit.runner import run_audit
 from orchestrator.checks import retention as retention_check
 from orchestrator.core.metrics_models import Count
-from orchestrator.http.auth.login_throttle import LoginAttempts
 from orchestrator.incidents.models import Incident
 from orchestrator.ingest.models import Run
+from orchestrator.limits.throttles import ThrottleWindow
 from orchestrator.maintenance import pruners, pruning
 from orchestrator.maintenance.pruning import PruningTask, count_old_rows
 from orchestrator.processes import scheduler as scheduler_module
@@ -59,6 +59,7 @@ from tests.factories import (
     steps_spec,
     submitted,
 )
+from tests.orchestrator.limits.windows import expired_window
 
 pytestmark = pytest.mark.django_db
 OLD = timedelta(days=400)
@@ -267,36 +268,35 @@ def test_the_history_of_the_admin_is_deleted_after_its_period(long_ago, django_u
     assert LogEntry.objects.count() == 1
 
 
-def test_counts_of_login_attempts_are_deleted_when_their_window_has_ended():
+def test_throttle_windows_are_deleted_when_they_have_no_effect_any_more():
     now = database_now()
     for number, minutes in enumerate((-1, 10)):
-        window = now + timedelta(minutes=minutes)
-        LoginAttempts.objects.create(key=bytes([number]) * 32, attempts=1, window_ends_at=window)
-    assert prune()["login_attempts"] == 1
-    assert LoginAttempts.objects.get().window_ends_at > now
+        expired_window(number, now + timedelta(minutes=minutes)).save()
+    assert prune()["throttle_windows"] == 1
+    assert ThrottleWindow.objects.get().ends_at > now
 
 
 @pytest.mark.django_db(transaction=True)
-def test_an_expired_count_of_login_attempts_that_is_renewed_meanwhile_is_kept():
+def test_an_expired_throttle_window_that_begins_anew_meanwhile_is_kept():
     expired = database_now() - timedelta(minutes=1)
-    counts = [LoginAttempts.objects.create(key=bytes([n]) * 32, attempts=5, window_ends_at=expired) for n in range(2)]
+    counts = ThrottleWindow.objects.bulk_create(expired_window(number, expired) for number in range(2))
     is_renewed, go_on = threading.Event(), threading.Event()
 
     def attempt() -> None:
         with transaction.atomic():
-            renewed = LoginAttempts.objects.filter(pk=counts[0].pk)
-            renewed.update(attempts=1, window_ends_at=database_now() + timedelta(minutes=5))
+            renewed = ThrottleWindow.objects.filter(pk=counts[0].pk)
+            renewed.update(current=1, expires_at=database_now() + timedelta(minutes=5))
             is_renewed.set()
             assert go_on.wait(60)
 
     thread = elsewhere(attempt)
     assert is_renewed.wait(60)
     try:
-        assert PruningTask().delete_all()["login_attempts"] == 1
+        assert PruningTask().delete_all()["throttle_windows"] == 1
     finally:
         go_on.set()
         thread.join(60)
-    assert [count.attempts for count in LoginAttempts.objects.all()] == [1]
+    assert [count.current for count in ThrottleWindow.objects.all()] == [1]
 
 
 def test_a_period_of_zero_keeps_everything(project, long_ago, settings):
@@ -442,11 +442,11 @@ def test_the_scheduler_counts_a_kind_of_rows_whose_deletion_fails(monkeypatch):
 def test_rows_of_a_table_that_take_too_long_are_deleted_in_smaller_steps(monkeypatch):
     expired = database_now() - timedelta(minutes=1)
     for number in range(5):
-        LoginAttempts.objects.create(key=bytes([number]) * 32, attempts=5, window_ends_at=expired)
+        expired_window(number, expired).save()
     original, limits = pruners.TablePruner.delete, []
 
     def delete(self: pruners.TablePruner, before: datetime, limit: int) -> int:
-        if self.table == "login_attempts":
+        if self.table == "throttle_windows":
             limits.append(limit)
             if limit > 2:
                 timed_out()
@@ -454,7 +454,7 @@ def test_rows_of_a_table_that_take_too_long_are_deleted_in_smaller_steps(monkeyp
 
     monkeypatch.setattr(pruners.TablePruner, "delete", delete)
     monkeypatch.setattr(pruners, "ROWS", 8)
-    assert PruningTask().delete_all()["login_attempts"] == 5
+    assert PruningTask().delete_all()["throttle_windows"] == 5
     assert limits[:3] == [8, 4, 2]
 
 

@@ -50,12 +50,12 @@ class RunnerHeartbeatView(ShithubView):
         """
         require_signer()
         runner_id = authenticate_runner(header)
-        window = count_heartbeat(runner_id)
+        rate_headers = count_heartbeat(runner_id)
         try:
             answer = _claim(runner_id, bearer_of(header), read())
         except Exception as error:  # noqa: BLE001 as DRF: every exception has a response
             answer = answer_to(error, request_id)
-        return replace(answer, headers=window.headers | answer.headers)
+        return replace(answer, headers=rate_headers | answer.headers)
 
 
 def _claim(runner_id: int, registration_token: str, raw: bytes) -> ApiAnswer:

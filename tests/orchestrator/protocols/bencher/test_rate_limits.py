@@ -8,7 +8,7 @@ import pytest
 from django.db import connection
 
 from orchestrator.http.errors.problems import ApiError
-from orchestrator.http.request_limits import RequestWindow
+from orchestrator.limits.throttles import ThrottleWindow
 from orchestrator.protocols.bencher.rate_limits import register_connect
 from orchestrator.results.models import Report
 from tests.api_client import Caller
@@ -87,6 +87,21 @@ def test_the_message_names_the_period_and_says_when_to_try_again(runner, setting
     text = f"Too many requests for runner per {name}. Please, try again later. The limit is 1."
     assert caught.value.detail == text
     assert caught.value.headers == {"Retry-After": str(seconds - 10)}
+
+
+def test_the_shortest_full_period_is_named(runner, settings):
+    def refusal_of(limits: tuple[int, int, int], at: datetime) -> str | None:
+        for (name, _), limit in zip(PERIODS, limits, strict=True):
+            setattr(settings, f"RUNNER_CONNECTS_PER_{name.upper()}", limit)
+        try:
+            register_connect(runner, now=at)
+        except ApiError as error:
+            return error.detail.partition(" per ")[2].partition(".")[0]
+        return None
+
+    assert [refusal_of((10, 2, 2), MIDNIGHT) for _ in range(3)] == [None, None, "hour"]
+    later = MIDNIGHT + timedelta(hours=2)
+    assert [refusal_of((1, 10, 2), later) for _ in range(2)] == ["day", "minute"]
 
 
 @pytest.mark.django_db(transaction=True)
@@ -171,4 +186,4 @@ def test_runs_of_strangers_do_not_count_for_a_project(settings):
 
 def test_without_limits_no_request_is_counted(ada):
     ada.get("/v0/specs")
-    assert not RequestWindow.objects.exists()
+    assert not ThrottleWindow.objects.exists()

@@ -12,10 +12,10 @@ from django.db import OperationalError
 from leases.models import Lease
 from orchestrator.http.asgi.sync_handler import SyncASGIHandler
 from orchestrator.http.fast_path import FastPath
+from orchestrator.limits.throttles import ThrottleWindow
 from orchestrator.protocols.shithub.fast_routes import ROUTES
 from orchestrator.protocols.shithub.heartbeat import views
-from orchestrator.protocols.shithub.models import HeartbeatWindow
-from orchestrator.protocols.shithub.rate_limits import LIMIT
+from orchestrator.protocols.shithub.rate_limits import LIMIT, WINDOW_SECONDS
 from runtime_jobs.db_time import database_now
 from runtime_jobs.models import MaskSnapshot
 from tests.orchestrator.http.both_paths import (
@@ -30,6 +30,7 @@ from tests.orchestrator.http.both_paths import (
 )
 from tests.orchestrator.protocols.shithub.runner import HEARTBEAT, LABELS
 from tests.orchestrator.protocols.shithub.test_fast_path import fail_by
+from tests.orchestrator.protocols.shithub.windows import heartbeat_window
 from tests.orchestrator.protocols.shithub.world import register, start_run
 from workers.models import ActionsRunner, Worker
 
@@ -52,11 +53,13 @@ def world():
     start_run()
     free, counted, revoked = register("free"), register("counted"), register("revoked")
     Worker.objects.filter(pk=revoked.row.pk).update(state="revoked")
-    # Windows that begin later, so that the seconds until their end do not change during the test.
-    begin = database_now() + timedelta(seconds=30)
+    # Windows that end later, so that the seconds until their end do not change during the test.
+    end = database_now() + timedelta(seconds=WINDOW_SECONDS + 30)
     for runner, number in ((free, 1), (busy, 1), (counted, LIMIT)):
-        HeartbeatWindow.objects.update_or_create(
-            runner_id=runner.row.pk, defaults={"started_at": begin, "number": number}
+        window = heartbeat_window(runner)
+        times = {"starts_at": end, "ends_at": end, "expires_at": end}
+        ThrottleWindow.objects.update_or_create(
+            key=window.key, defaults={"kind": window.kind, "current": number, "previous": 0, **times}
         )
     tokens = {
         "free": free.client.registration,
@@ -85,7 +88,7 @@ def left_behind(counted):
     def read():
         found = [("leases", *Lease.objects.order_by("pk").values_list("state", flat=True))]
         found += [("masks", str(MaskSnapshot.objects.count()))]
-        found += [tuple(map(str, row)) for row in HeartbeatWindow.objects.order_by("pk").values_list("number")]
+        found += [tuple(map(str, row)) for row in ThrottleWindow.objects.order_by("pk").values_list("current")]
         found += [tuple(map(str, row)) for row in ActionsRunner.objects.order_by("pk").values_list("labels", "version")]
         found += [tuple(map(str, row)) for row in Worker.objects.order_by("pk").values_list("capacity", "state")]
         found += [("counted", str(value)) for value in counted]

@@ -12,10 +12,10 @@ from django.db import OperationalError
 from config.paths import BASE_DIR
 from orchestrator.core.sealing import SealedValueError
 from orchestrator.http.auth.authentication import refusals
+from orchestrator.limits.throttles import ThrottleWindow
 from orchestrator.protocols.shithub.heartbeat import operation as heartbeat_operation
 from orchestrator.protocols.shithub.jobs import effects, optimistic
 from orchestrator.protocols.shithub.jobs import views as job_views
-from orchestrator.protocols.shithub.models import HeartbeatWindow
 from orchestrator.services import batches, worker_state
 from runtime_jobs.models import Plan, WorkflowRun
 from tests.api_client import Caller
@@ -139,7 +139,7 @@ def beat(world: World, body: Any = None, *, token: str | None = None) -> Any:
 
 def heartbeat_429(world: World) -> Any:
     beat(world, {"labels": []})
-    HeartbeatWindow.objects.update(number=60)
+    ThrottleWindow.objects.update(current=60)
     return beat(world)
 
 

@@ -1,9 +1,15 @@
 """Changes rows of this protocol that no call of it can change."""
 
-from orchestrator.protocols.shithub.models import HeartbeatWindow
+from orchestrator.limits.throttles import ThrottleWindow, Window
+from orchestrator.protocols.shithub.rate_limits import HEARTBEATS, WINDOW_SECONDS
 from tests.orchestrator.protocols.shithub.world import RegisteredRunner
 
 
 def forget_heartbeats(runner: RegisteredRunner) -> None:
     """Let the runner send a minute's number of heartbeats again."""
-    HeartbeatWindow.objects.filter(runner_id=runner.row.pk).delete()
+    ThrottleWindow.objects.filter(key=heartbeat_window(runner).key).delete()
+
+
+def heartbeat_window(runner: RegisteredRunner) -> Window:
+    """Return the window in which the heartbeats of the runner are counted."""
+    return Window(HEARTBEATS, str(runner.row.pk), WINDOW_SECONDS)
