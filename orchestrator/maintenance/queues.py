@@ -15,7 +15,7 @@ from orchestrator.core.row_batches import RowRunner
 from orchestrator.incidents import breakers, incident_mode
 from orchestrator.incidents.breakers import COUNTED
 from orchestrator.incidents.models import IncidentMode
-from orchestrator.services import limits, priority
+from orchestrator.services import limits, pools, priority, tenants
 from runtime_jobs.db_time import database_now
 from runtime_jobs.models import Job
 from runtime_jobs.states import JobState
@@ -75,13 +75,13 @@ def apply_aging(rows: RowRunner, *, now: datetime | None = None) -> int:  # noqa
 def sync_plan_limits(rows: RowRunner, *, now: datetime | None = None) -> int:
     """Bring the limits of organizations in line with their plans."""
     return rows.each(
-        limits.sync_plan, ({"org_slug": slug} for slug in organizations_with_stale_plan(limit=MAX_ROWS)), now=now
+        tenants.sync_plan, ({"org_slug": slug} for slug in organizations_with_stale_plan(limit=MAX_ROWS)), now=now
     )
 
 
 def sync_shares(rows: RowRunner, *, now: datetime | None = None) -> int:  # noqa: ARG001 as every task
     """Give the organizations of fair pools the shares that they lack."""
-    return rows.each(limits.keep_shares, ({"pool": slug} for slug in pools_without_a_share(limit=MAX_ROWS)))
+    return rows.each(pools.keep_shares, ({"pool": slug} for slug in pools_without_a_share(limit=MAX_ROWS)))
 
 
 def raise_plan_priorities(rows: RowRunner, *, now: datetime | None = None) -> int:  # noqa: ARG001 as every task

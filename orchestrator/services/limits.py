@@ -1,4 +1,4 @@
-"""Limits that operators and tenants set: running jobs, start rates, pauses, throttles, and the policy of a pool.
+"""Limits of jobs that operators and tenants set: running jobs, start rates, pauses and throttles.
 
 Each change is recorded in the audit log of operators.
 """
@@ -11,9 +11,7 @@ from typing import Any
 from leases.advisory_locks import QUEUES_OF_ORGANIZATION, advisory_xact_lock
 from leases.models import Limit, LimitKind
 from leases.scheduling import limits as stored_limits
-from leases.scheduling.fair_share import disable_fair_share, enable_fair_share
 from leases.scheduling.limits import ALL_TYPES, LimitTarget
-from leases.scheduling.plan_limits import sync_plan_limits
 from orchestrator.core.cause import Cause
 from orchestrator.core.idempotency import IdempotentRequest
 from orchestrator.core.operator_events import record_operator_event
@@ -23,8 +21,6 @@ from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import Invalid, NotFound, OperatorOnly, VersionConflict
 from runtime_jobs.events import SCHEDULER, Actor
 from runtime_jobs.priorities import EMERGENCY
-from workers.models import Pool
-from workers.registry.models import PoolPolicy
 
 
 @dataclass(frozen=True)
@@ -115,51 +111,6 @@ def remove_expired(uow: UnitOfWork, *, limit_id: int, now: datetime | None = Non
     cause = Cause(SCHEDULER, "The limit has expired.", now=now)
     _change_and_record(uow, LimitKind(limit.kind), LimitTarget.of_limit(limit), UNLIMITED, cause=cause)
     return limit
-
-
-@operation
-def set_pool_policy(
-    _: UnitOfWork,
-    *,
-    pool: str,
-    policy: PoolPolicy,
-    cause: Cause,
-) -> None:
-    """Set the order in which a pool serves jobs of one priority.
-
-    Args:
-        pool: The slug of the pool.
-        policy: `fifo` serves the oldest job first, `fair` shares the pool between organizations by weight.
-    """
-    row = Pool.objects.select_for_update(no_key=True).get(slug=pool)
-    before, row.policy = row.policy, policy
-    row.save(update_fields=["policy"])
-    if policy == PoolPolicy.FAIR:
-        enable_fair_share(pool)
-    else:
-        disable_fair_share(pool)
-    record_operator_event(
-        "pool.policy",
-        target=f"pool:{pool}",
-        cause=cause,
-        before={"policy": before},
-        after={"policy": str(policy)},
-    )
-
-
-@operation
-def sync_plan(_: UnitOfWork, *, org_slug: str, now: datetime | None = None) -> str:  # noqa: ARG001 the scheduler passes it
-    """Set the limits of an organization to those of its plan, and return its slug."""
-    sync_plan_limits(org_slug)
-    return org_slug
-
-
-@operation
-def keep_shares(_: UnitOfWork, *, pool: str) -> None:
-    """Give each organization with a queue in a `fair` pool its share of the pool."""
-    row = Pool.objects.select_for_update(no_key=True).filter(slug=pool, policy=PoolPolicy.FAIR).first()
-    if row is not None:
-        enable_fair_share(pool)
 
 
 def _change_and_record(

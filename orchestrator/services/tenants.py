@@ -6,11 +6,11 @@ from typing import Any
 
 from django.db.models import Manager
 
+from leases.scheduling.plan_limits import sync_plan_limits
 from leases.scheduling.submit_quotas import create_quota
 from orchestrator.core.cause import Cause
 from orchestrator.core.operator_events import record_operator_event
 from orchestrator.core.unit_of_work import UnitOfWork, operation
-from orchestrator.services.limits import sync_plan
 from orchestrator.services.priority import raise_queued_priority
 from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import NotFound, ResourceConflict
@@ -126,6 +126,13 @@ def _follow_plans(organization_ids: list[int]) -> None:
                 pass
     except Exception:  # the organization is claimed; the scheduler applies the plan with its next round
         log.exception("the plans of the organizations %s are not applied yet", organization_ids)
+
+
+@operation
+def sync_plan(_: UnitOfWork, *, org_slug: str, now: datetime | None = None) -> str:  # noqa: ARG001 the scheduler passes it
+    """Set the limits of an organization to those of its plan, and return its slug."""
+    sync_plan_limits(org_slug)
+    return org_slug
 
 
 def create_unclaimed_project(slug: str, name: str) -> Project:

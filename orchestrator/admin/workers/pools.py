@@ -17,7 +17,7 @@ from orchestrator.admin.audited import AuditedAdmin
 from orchestrator.admin.confirm import ConfirmPage, cause_of, render_confirm
 from orchestrator.admin.forms import ReasonForm
 from orchestrator.admin.limits.pause import CHANGE_POOLS, PausableAdmin
-from orchestrator.services import limits
+from orchestrator.services import pools
 from runtime_jobs.models import Job
 from workers.models import Pool, Worker
 from workers.registry.models import PoolPolicy, WorkerState
@@ -64,7 +64,7 @@ class PoolAdmin(PausableAdmin, AuditedAdmin):
             page = ConfirmPage(f"Set policy of {pool}", POLICY_DESCRIPTION, "Set policy", back)
             return render_confirm(self, request, page, form)
         policy = PoolPolicy(form.cleaned_data["policy"])
-        limits.set_pool_policy(pool=pool.slug, policy=policy, cause=cause_of(request, form))
+        pools.set_pool_policy(pool=pool.slug, policy=policy, cause=cause_of(request, form))
         messages.success(request, f"Policy of {pool}: {POLICIES[policy]}.")
         return HttpResponseRedirect(back)
 

@@ -14,7 +14,7 @@ from orchestrator.core.cause import Cause
 from orchestrator.core.clock_beat import ClockBeat
 from orchestrator.incidents import breakers
 from orchestrator.incidents.models import Incident
-from orchestrator.services import claiming, job_end, limits
+from orchestrator.services import claiming, job_end, tenants
 from runtime_jobs.db_time import database_now
 from runtime_jobs.event_types import JOB_EVENT_TYPES
 from runtime_jobs.events import Actor
@@ -235,7 +235,7 @@ class TestLimits:
 
     def test_what_follows_the_plan_has_no_button(self, olga, organization):
         Plan.objects.update(max_active=2)
-        limits.sync_plan(org_slug="sandtrace")
+        tenants.sync_plan(org_slug="sandtrace")
         limit = Limit.objects.get(kind="plan")
         assert button(limit, "remove") not in text_of(olga.get(address(Limit, "change", limit.pk)))
         assert olga.post(button(limit, "remove"), WHY).status_code == 404

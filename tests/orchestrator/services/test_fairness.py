@@ -15,7 +15,7 @@ from leases.scheduling.limits import LimitTarget
 from orchestrator.audit.runner import run_audit
 from orchestrator.core.cause import Cause
 from orchestrator.maintenance.queues import sweep_scheduling
-from orchestrator.services import claiming, limits
+from orchestrator.services import claiming, pools
 from orchestrator.services import submission as service_submission
 from orchestrator.services.priority import prioritize
 from runtime_jobs.db_time import database_now
@@ -74,7 +74,7 @@ def served(worker, number: int) -> list[str]:
 
 def share(policy: str = "fair") -> None:
     PoolFactory()
-    limits.set_pool_policy(pool=POOL, policy=policy, **WHY)
+    pools.set_pool_policy(pool=POOL, policy=policy, **WHY)
 
 
 def places_of_the_small(worker) -> list[int]:
@@ -166,7 +166,7 @@ class TestPolicies:
         limited(LimitTarget(LimitScope.PROJECT, "old", where.slug), kind=LimitKind.PAUSE, max_active=0, **WHY)
         assert served(worker, 2) == [None] * 2
         assert LaneQueue.objects.get().head_id is None
-        limits.set_pool_policy(pool=POOL, policy="fifo", **WHY)
+        pools.set_pool_policy(pool=POOL, policy="fifo", **WHY)
         assert not LaneQueue.objects.filter(served_at__isnull=False).exists()
 
     def test_by_age_again_a_turn_that_was_had_counts_no_more(self, worker):
@@ -174,7 +174,7 @@ class TestPolicies:
         submit(project("old"), 3, now=database_now() - timedelta(hours=3))
         assert take(worker) == "old"
         submit(project("rich", priority=210), 1)
-        limits.set_pool_policy(pool=POOL, policy="fifo", **WHY)
+        pools.set_pool_policy(pool=POOL, policy="fifo", **WHY)
         assert served(worker, 3) == ["old", "old", "rich"]
 
     def test_who_comes_has_three_turns_ahead_and_saved_up_no_more(self, worker):

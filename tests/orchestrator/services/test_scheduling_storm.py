@@ -22,7 +22,7 @@ from orchestrator.maintenance.queues import sweep_scheduling
 from orchestrator.services import cancellation, claiming, heartbeat, job_end
 from orchestrator.services import submission as service_submission
 from orchestrator.services.concurrency import ConcurrencyGroup, OnConflict
-from orchestrator.services.limits import set_pool_policy
+from orchestrator.services.pools import set_pool_policy
 from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import LifecycleError
 from runtime_jobs.models import Job

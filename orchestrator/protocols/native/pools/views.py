@@ -21,7 +21,7 @@ from orchestrator.protocols.native.pools.serializers import ChangePoolInput
 from orchestrator.protocols.native.pools.wire import serialize_load, serialize_pool
 from orchestrator.protocols.native.serializers import SLUG
 from orchestrator.selectors.pools import pool_load, pools_visible_to
-from orchestrator.services import limits
+from orchestrator.services import pools
 from runtime_jobs.models.tenants import Scope
 from workers.models import Pool
 from workers.registry.models import PoolPolicy
@@ -75,7 +75,7 @@ class PoolOperationsViewSet(StrictQueryMixin, GenericViewSet):
         """Set the policy: `fifo` starts the oldest job of a priority first, `fair` shares between organizations."""
         target, validated = self._read(request, pool, ChangePoolInput)
         policy = PoolPolicy(validated["policy"])
-        limits.set_pool_policy(pool=target.key, policy=policy, cause=cause_of(request, validated["reason"]))
+        pools.set_pool_policy(pool=target.key, policy=policy, cause=cause_of(request, validated["reason"]))
         return Response(serialize_pool(Pool.objects.get(slug=target.key)))
 
     @openapi.PAUSE_POOL

@@ -5,7 +5,7 @@ import pytest
 from leases.models import Limit, LimitKind, LimitScope
 from leases.scheduling.limits import LimitTarget
 from orchestrator.core.cause import Cause
-from orchestrator.services import limits
+from orchestrator.services import tenants
 from runtime_jobs.errors import OperatorOnly
 from runtime_jobs.models.tenants import Scope
 from tests.api_client import refused
@@ -71,7 +71,7 @@ class TestWhoMaySetLimits:
     def test_a_plans_limit_is_no_tokens(self, alice, organization):
         organization.plan.max_active = 2
         organization.plan.save()
-        limits.sync_plan(org_slug=ORG)
+        tenants.sync_plan(org_slug=ORG)
         refused(lambda: change(alice, Limit.objects.get(), {"max_active": 9}), 403, "operator_only")
         refused(lambda: lift(alice, Limit.objects.get()), 403, "operator_only")
 

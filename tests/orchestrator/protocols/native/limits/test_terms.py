@@ -7,7 +7,7 @@ import pytest
 from leases.models import Limit, LimitKind, LimitScope
 from leases.scheduling.limits import LimitTarget
 from orchestrator.core.cause import Cause
-from orchestrator.services import claiming, limits
+from orchestrator.services import claiming, tenants
 from runtime_jobs.db_time import database_now
 from runtime_jobs.models import OperatorEvent
 from tests.api_client import refused
@@ -149,7 +149,7 @@ class TestLimits:
     def test_what_follows_something_else_says_what(self, olga, organization, pool):
         organization.plan.max_active = 2
         organization.plan.save()
-        limits.sync_plan(org_slug=ORG)
+        tenants.sync_plan(org_slug=ORG)
         limited(ORG, kind=LimitKind.PAUSE, max_active=0, cause=Cause(OPERATOR, WHY["reason"]))
         limited(
             LimitTarget(LimitScope.POOL, "", "shared-linux"),
