@@ -28,11 +28,11 @@ from orchestrator.images.models import (
 from orchestrator.incidents.models import Incident, IncidentKind, IncidentMode, IncidentStatus
 from orchestrator.ingest.models import Run
 from orchestrator.job_tokens.models import TokenChain, UsedToken
+from orchestrator.limits.quota_overview import QuotaOverview
 from orchestrator.limits.throttles import ThrottleWindow
 from orchestrator.protocols.github.models import WebhookDelivery
 from orchestrator.results.models import Benchmark, Branch, Measure, Metric, Report, ReportResult, Testbed
 from orchestrator.schedules.models import Schedule, ScheduleTick
-from orchestrator.selectors.quota_overview import QuotaOverview
 from orchestrator.webhooks.models import (
     Delivery,
     DeliveryTry,

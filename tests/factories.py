@@ -13,10 +13,10 @@ from leases.scheduling.lanes import LaneUpdates, get_lane
 from leases.scheduling.limits import ALL_TYPES, LimitTarget
 from orchestrator.core.bulk_write import Changes, write_changes
 from orchestrator.core.cause import Cause
+from orchestrator.limits.job_limits import LimitTerms, set_limit
 from orchestrator.services import claiming, personal_keys
 from orchestrator.services.claiming import Claimed
 from orchestrator.services.concurrency import ConcurrencyGroup
-from orchestrator.services.limits import LimitTerms, set_limit
 from orchestrator.services.submission import Submission, submit
 from runtime_jobs.events import Actor
 from runtime_jobs.models import ApiToken, Job, Organization, Plan, Project

@@ -259,6 +259,7 @@ def test_only_operations_use_a_unit_of_work():
         "orchestrator.housekeeping",
         "orchestrator.identity",
         "orchestrator.incidents",
+        "orchestrator.limits",
         "orchestrator.pubsub",
         "orchestrator.repositories",
         "orchestrator.schedules",

@@ -1,1 +1,1 @@
-"""Limits of what clients send."""
+"""Limits and quotas of jobs, and counts of what clients send."""

@@ -15,7 +15,8 @@ from orchestrator.core.row_batches import RowRunner
 from orchestrator.incidents import breakers, incident_mode
 from orchestrator.incidents.breakers import COUNTED
 from orchestrator.incidents.models import IncidentMode
-from orchestrator.services import limits, pools, priority, tenants
+from orchestrator.limits import job_limits
+from orchestrator.services import pools, priority, tenants
 from runtime_jobs.db_time import database_now
 from runtime_jobs.models import Job
 from runtime_jobs.states import JobState
@@ -57,7 +58,7 @@ def remove_expired_limits(rows: RowRunner, *, now: datetime | None = None) -> in
     """Remove pauses and throttles whose time has passed."""
     over = Limit.objects.filter(until__lte=now or database_now()).exclude(pk__in=rows.suspended("limit_id"))
     keys = list(over.values_list("pk", flat=True)[:MAX_ROWS])
-    return rows.each(limits.remove_expired, ({"limit_id": pk} for pk in keys), now=now)
+    return rows.each(job_limits.remove_expired, ({"limit_id": pk} for pk in keys), now=now)
 
 
 def evaluate_breakers(rows: RowRunner, *, now: datetime | None = None) -> int:

@@ -24,8 +24,8 @@ from orchestrator.admin.jobs.filters import (
 )
 from orchestrator.http.observability import metrics
 from orchestrator.incidents.breakers import ENDED
+from orchestrator.limits import quota_use
 from orchestrator.protocols.native.jobs.filters import RuntimeJobFilters
-from orchestrator.selectors import quotas
 from runtime_jobs.models import Job, JobEvent
 from runtime_jobs.models.jobs import KEY_OF_QUEUED, IndexPart
 from runtime_jobs.states import FINAL_STATES, LEASED_STATES
@@ -200,7 +200,7 @@ def test_the_filters_and_counts_of_the_admin_read_the_rows_that_they_display(fil
         assert f"using {index} " in found or f"on {index} " in found, found
     sums = (
         Path(queries.__file__).with_name("sql") / "failures.sql",
-        Path(quotas.__file__).with_name("sql") / "quota_use.sql",
+        Path(quota_use.__file__).with_name("sql") / "quota_use.sql",
     )
     since = "now() - interval '1 min'"
     values = {

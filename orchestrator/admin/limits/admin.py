@@ -20,7 +20,7 @@ from orchestrator.admin.filters import YES_NO, ChoiceFilter, ExactFilter, Multip
 from orchestrator.admin.forms import ReasonForm
 from orchestrator.admin.limits import labels
 from orchestrator.admin.limits.pause import permission_for
-from orchestrator.services.limits import UNLIMITED, set_limit
+from orchestrator.limits.job_limits import UNLIMITED, set_limit
 from runtime_jobs.errors import LifecycleError
 from runtime_jobs.models import Organization, Project
 from workers.models import Pool

@@ -17,7 +17,7 @@ from orchestrator.admin.confirm import ConfirmPage, cause_of, render_confirm
 from orchestrator.admin.forms import ReasonForm
 from orchestrator.admin.limits import labels
 from orchestrator.admin.limits.pause import SET_LIMITS
-from orchestrator.services.limits import LimitTerms, set_limit
+from orchestrator.limits.job_limits import LimitTerms, set_limit
 from runtime_jobs.models import Organization
 from runtime_jobs.specs import JOB_TYPES
 

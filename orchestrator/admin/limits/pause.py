@@ -18,7 +18,7 @@ from orchestrator.admin.base import BaseAdmin
 from orchestrator.admin.confirm import ConfirmPage, cause_of, render_confirm
 from orchestrator.admin.forms import ReasonForm
 from orchestrator.admin.limits.labels import describe_temporary
-from orchestrator.services.limits import LimitTerms, set_limit
+from orchestrator.limits.job_limits import LimitTerms, set_limit
 from runtime_jobs.errors import Invalid, LifecycleError
 
 OPERATE = "runtime_jobs.operate_job"

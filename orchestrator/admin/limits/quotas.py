@@ -16,8 +16,8 @@ from leases.scheduling.quotas import Quota
 from orchestrator.admin import formatting
 from orchestrator.admin.base import FixedOrderChangeList, LargeTableAdmin
 from orchestrator.admin.labels import stored_actor_label
-from orchestrator.selectors.quota_overview import QuotaOverview
-from orchestrator.selectors.quotas import MAX_WAITING, QuotaUse, quota_uses, read_use, waiting_counts
+from orchestrator.limits.quota_overview import QuotaOverview
+from orchestrator.limits.quota_use import MAX_WAITING, QuotaUse, quota_uses, read_use, waiting_counts
 from runtime_jobs.models import Organization
 from runtime_jobs.specs import JOB_TYPES
 

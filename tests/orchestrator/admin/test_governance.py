@@ -12,8 +12,9 @@ from orchestrator.admin.dashboard.alerts import current_alerts, read_state
 from orchestrator.core.cause import Cause
 from orchestrator.incidents.models import Incident, IncidentMode
 from orchestrator.incidents.operations import acknowledge_incident
-from orchestrator.selectors.quota_overview import QuotaOverview
-from orchestrator.services import job_end, quotas
+from orchestrator.limits import quotas
+from orchestrator.limits.quota_overview import QuotaOverview
+from orchestrator.services import job_end
 from orchestrator.webhooks.models import Webhook
 from runtime_jobs.models import Organization, Plan
 from runtime_jobs.states import FailureReason

@@ -19,7 +19,8 @@ from orchestrator.audit.runner import run_audit
 from orchestrator.core.cause import Cause
 from orchestrator.core.unit_of_work import UnitOfWork
 from orchestrator.incidents import breakers
-from orchestrator.services import claiming, job_end, limits
+from orchestrator.limits import job_limits
+from orchestrator.services import claiming, job_end
 from runtime_jobs.db_time import database_now
 from runtime_jobs.states import FailureReason
 from tests.factories import OPERATOR, ProjectFactory, WorkerFactory, limited, offer, submitted
@@ -185,9 +186,9 @@ def test_a_pause_that_gets_a_later_end_meanwhile_stays():
     limited(subject, kind=LimitKind.PAUSE, max_active=0, until=database_now() + timedelta(hours=1), **WHY)
     Limit.objects.update(until=database_now())
     key, later = Limit.objects.get().pk, database_now() + timedelta(hours=2)
-    terms = limits.LimitTerms(0, until=later)
-    with uncommitted(lambda: limits.set_limit.__wrapped__(UnitOfWork(), LimitKind.PAUSE, subject, terms, **WHY)):
-        remove = Session(lambda: limits.remove_expired(limit_id=key))
+    terms = job_limits.LimitTerms(0, until=later)
+    with uncommitted(lambda: job_limits.set_limit.__wrapped__(UnitOfWork(), LimitKind.PAUSE, subject, terms, **WHY)):
+        remove = Session(lambda: job_limits.remove_expired(limit_id=key))
         eventually(waits_for_a_lock, 30)
     remove.result()
     assert Limit.objects.get().until == later
@@ -201,7 +202,7 @@ def test_failures_during_the_wait_for_a_reset_of_the_breaker_count_no_more(setti
     worker = WorkerFactory()
     lease = claiming.claim(worker=worker, offer=offer(worker)).lease
     Breaker.objects.create(org_slug=org, job_type=job.job_type, state=BreakerState.OPEN, opened_at=database_now())
-    with uncommitted(lambda: limits.advisory_xact_lock(limits.QUEUES_OF_ORGANIZATION, org)):
+    with uncommitted(lambda: job_limits.advisory_xact_lock(job_limits.QUEUES_OF_ORGANIZATION, org)):
         reset = Session(lambda: breakers.reset_breaker(org_slug=org, job_type=job.job_type, **WHY))
         eventually(waits_for_a_lock, 30)
         job_end.fail(lease_ulid=lease.lease_ulid, worker=worker, reason=FailureReason.WORKER_ERROR)

@@ -38,7 +38,7 @@ from tests.factories import (
     submitted,
 )
 from tests.live_server import eventually
-from tests.orchestrator.services.test_limits import somebody_waits
+from tests.orchestrator.limits.test_job_limits import somebody_waits
 from workers.models import Pool
 
 pytestmark = pytest.mark.django_db

@@ -10,9 +10,9 @@ from rest_framework.response import Response
 from leases.models import Limit, LimitKind
 from leases.scheduling.limits import LimitTarget
 from orchestrator.http.auth.callers import cause_of
+from orchestrator.limits import job_limits
+from orchestrator.limits.job_limits import LimitTerms
 from orchestrator.protocols.native.limits.wire import serialize_limit
-from orchestrator.services import limits
-from orchestrator.services.limits import LimitTerms
 from runtime_jobs.errors import NotFound
 
 TERMS = [field.name for field in fields(LimitTerms)]
@@ -28,7 +28,7 @@ def set_limit(
         **conditions: `if_versions` and `idempotency`.
     """
     terms = LimitTerms(**{name: validated[name] for name in TERMS if name in validated})
-    return limits.set_limit(kind, target, terms, cause=cause_of(request, validated["reason"]), **conditions)
+    return job_limits.set_limit(kind, target, terms, cause=cause_of(request, validated["reason"]), **conditions)
 
 
 def pause(request: Request, target: LimitTarget, validated: dict[str, Any]) -> Response:

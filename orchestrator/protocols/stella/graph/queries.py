@@ -17,6 +17,7 @@ from orchestrator.events.pages import Place
 from orchestrator.events.place_tokens import InvalidPlace, encode_place
 from orchestrator.events.search import find_events
 from orchestrator.http.api.query_parameters import invalid_query
+from orchestrator.limits.quota_use import QuotaRows, quota_uses
 from orchestrator.protocols.stella.dashboard.wire import serialize_dashboard
 from orchestrator.protocols.stella.events.parameters import (
     UNKNOWN_PLACE,
@@ -46,7 +47,6 @@ from orchestrator.protocols.stella.sources.wire import serialize_source
 from orchestrator.protocols.stella.tenants import tenants_of
 from orchestrator.protocols.stella.visible_jobs import MISSING, is_uuid, newest_attempt, newest_attempts
 from orchestrator.selectors.dashboard import read_dashboard
-from orchestrator.selectors.quotas import QuotaRows, quota_uses
 from orchestrator.selectors.sources import STATUSES, SourceRows
 from runtime_jobs.errors import NotFound
 from runtime_jobs.models.jobs import JobQuerySet

@@ -12,13 +12,13 @@ from orchestrator.http.api.json_parser import body_of
 from orchestrator.http.api.query_parameters import StrictQueryMixin
 from orchestrator.http.auth.callers import cause_of, client_of
 from orchestrator.http.auth.permissions import HasScope
+from orchestrator.limits.job_limits import LimitTerms, set_limit
 from orchestrator.protocols.stella import errors
 from orchestrator.protocols.stella.limits import openapi, serializers
 from orchestrator.protocols.stella.openapi import StellaSchema
 from orchestrator.protocols.stella.sources.names import MISSING, target_of
 from orchestrator.protocols.stella.sources.wire import serialize_source
 from orchestrator.selectors.sources import read_source
-from orchestrator.services.limits import LimitTerms, set_limit
 from runtime_jobs.errors import NotFound
 from runtime_jobs.models.tenants import Scope
 

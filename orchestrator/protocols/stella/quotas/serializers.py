@@ -8,7 +8,7 @@ from leases.models.limits import MAX_ACTIVE, MAX_PER_HOUR
 from orchestrator.http.api.fields import StrictBooleanField, StrictIntegerField, StrictSerializer
 from orchestrator.protocols.stella.serializers import JOB_TYPES_OR_ALL, ReasonFields, SetByOutput
 
-# Members of a request, and the names of `orchestrator.services.quotas.FIELDS`.
+# Members of a request, and the names of `orchestrator.limits.quotas.FIELDS`.
 CHANGES = {"maxActive": "max_active", "maxPerHour": "per_hour", "burst": "burst"}
 
 # --- requests ---------------------------------------------------------------------------------------------------------

@@ -13,6 +13,8 @@ from orchestrator.http.api.pagination import KeysetPages
 from orchestrator.http.api.query_parameters import LIST_PARAMETERS, StrictQueryMixin, invalid_query
 from orchestrator.http.auth.callers import cause_of, client_of
 from orchestrator.http.auth.permissions import HasScope
+from orchestrator.limits import quotas
+from orchestrator.limits.quota_use import QuotaRows, QuotaUse, quota_uses
 from orchestrator.protocols.stella import errors
 from orchestrator.protocols.stella.openapi import StellaSchema
 from orchestrator.protocols.stella.quotas import openapi
@@ -21,8 +23,6 @@ from orchestrator.protocols.stella.quotas.serializers import QuotaPatchInput
 from orchestrator.protocols.stella.quotas.wire import serialize_tenant_quota
 from orchestrator.protocols.stella.serializers import JOB_TYPES_OR_ALL
 from orchestrator.protocols.stella.tenants import tenants_of
-from orchestrator.selectors.quotas import QuotaRows, QuotaUse, quota_uses
-from orchestrator.services import quotas
 from runtime_jobs.models.tenants import Scope
 
 

@@ -12,9 +12,9 @@ from runtime_jobs.models.tenants import Scope
 from runtime_jobs.specs import JOB_TYPES
 from tests.api_client import Caller, refused
 from tests.factories import WorkerFactory, api_token, offer, submitted, submitted_steps
+from tests.orchestrator.limits.test_rates_and_pauses import later
 from tests.orchestrator.protocols.native.limits.limit_requests import ok
 from tests.orchestrator.protocols.stella.governance.test_quotas import listed
-from tests.orchestrator.services.test_rates_and_pauses import later
 
 pytestmark = pytest.mark.django_db
 

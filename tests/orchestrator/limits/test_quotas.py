@@ -7,7 +7,8 @@ from leases.models import Limit, LimitKind, LimitSlot
 from leases.scheduling.quotas import UNSET, read_quota
 from orchestrator.audit.runner import run_audit
 from orchestrator.core.cause import Cause
-from orchestrator.services import claiming, job_end, quotas
+from orchestrator.limits import quotas
+from orchestrator.services import claiming, job_end
 from runtime_jobs.errors import Invalid, OperatorOnly, VersionConflict
 from runtime_jobs.models import Job, OperatorEvent
 from runtime_jobs.states import LEASED_STATES

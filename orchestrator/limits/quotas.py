@@ -10,7 +10,7 @@ from leases.scheduling.quotas import Quota, read_quota
 from orchestrator.core.cause import Cause
 from orchestrator.core.operator_events import record_operator_event
 from orchestrator.core.unit_of_work import UnitOfWork, operation
-from orchestrator.services.limits import UNLIMITED, LimitTerms, change_limit, require_allowed
+from orchestrator.limits.job_limits import UNLIMITED, LimitTerms, change_limit, require_allowed
 from runtime_jobs.errors import Invalid, VersionConflict
 
 # The limit that each field of a quota belongs to.
