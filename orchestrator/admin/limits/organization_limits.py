@@ -3,8 +3,7 @@
 from typing import Any
 
 from django import forms
-from django.contrib import messages
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import Http404, HttpRequest, HttpResponse
 from unfold.decorators import action, display
 from unfold.widgets import UnfoldAdminIntegerFieldWidget, UnfoldAdminSelectWidget
 
@@ -13,7 +12,7 @@ from leases.models.limits import TEMPORARY_KINDS
 from leases.scheduling.limits import ALL_TYPES, LimitTarget
 from orchestrator.admin import formatting
 from orchestrator.admin.base import BaseAdmin
-from orchestrator.admin.confirm import ConfirmPage, cause_of, render_confirm
+from orchestrator.admin.confirm import ConfirmPage, cause_of, confirm_and_act
 from orchestrator.admin.forms import ReasonForm
 from orchestrator.admin.limits import labels
 from orchestrator.admin.limits.pause import SET_LIMITS
@@ -81,24 +80,21 @@ class OrganizationLimitMixin(BaseAdmin):
 
     @action(description="Set limit", url_path="limit", permissions=["operate"], icon="speed")
     def limit(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        organization = self.get_object(request, object_id)
+        organization: Any = self.get_object(request, object_id)
         if organization is None:
             raise Http404
-        back = formatting.change_url(Organization, organization.pk)
         form = OrganizationLimitForm(request.POST or None)
-        if request.method != "POST" or not form.is_valid():
-            page = ConfirmPage(f"Set limit of {organization.slug}", DESCRIPTION, "Set limit", back)
-            return render_confirm(self, request, page, form)
-        _set_limit(request, organization, form)
-        return HttpResponseRedirect(back)
+        back = formatting.change_url(Organization, organization.pk)
+        page = ConfirmPage(f"Set limit of {organization.slug}", DESCRIPTION, "Set limit", back)
 
+        def act() -> str:
+            values = form.cleaned_data
+            target = LimitTarget.of_organization(organization.slug, values["job_type"])
+            terms = LimitTerms(values["max_active"], values["per_hour"], values["burst"] or 1)
+            set_limit(values["kind"], target, terms, cause=cause_of(request, form))
+            return f"Limits of {organization.slug}: {self.limits(organization)}"
 
-def _set_limit(request: HttpRequest, organization: Organization, form: OrganizationLimitForm) -> None:
-    values = form.cleaned_data
-    target = LimitTarget.of_organization(organization.slug, values["job_type"])
-    terms = LimitTerms(values["max_active"], values["per_hour"], values["burst"] or 1)
-    set_limit(values["kind"], target, terms, cause=cause_of(request, form))
-    messages.success(request, f"Limits of {organization.slug}: {'; '.join(_descriptions(organization)) or 'none'}.")
+        return confirm_and_act(self, request, page, form, act)
 
 
 def _descriptions(organization: Organization) -> list[str]:

@@ -3,8 +3,7 @@
 from typing import Any
 
 from django import forms
-from django.contrib import messages
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import Http404, HttpRequest, HttpResponse
 from unfold.decorators import action, display
 from unfold.widgets import UnfoldAdminIntegerFieldWidget
 
@@ -12,7 +11,7 @@ from leases.models import Limit, LimitKind
 from leases.scheduling.limits import LimitTarget
 from orchestrator.admin import formatting
 from orchestrator.admin.base import BaseAdmin
-from orchestrator.admin.confirm import ConfirmPage, cause_of, render_confirm
+from orchestrator.admin.confirm import ConfirmPage, cause_of, confirm_and_act
 from orchestrator.admin.forms import ReasonForm
 from orchestrator.admin.limits import labels
 from orchestrator.admin.limits.pause import SET_LIMITS
@@ -50,15 +49,16 @@ class ProjectLimitMixin(BaseAdmin):
         project: Any = self.get_object(request, object_id)
         if project is None:
             raise Http404
-        back = formatting.change_url(Project, project.pk)
         form = ProjectLimitForm(request.POST or None)
-        if request.method != "POST" or not form.is_valid():
-            page = ConfirmPage(f"Set limit of {project}", DESCRIPTION, "Set limit", back)
-            return render_confirm(self, request, page, form)
-        terms = LimitTerms(form.cleaned_data["max_active"])
-        set_limit(LimitKind.PROJECT, _target(project), terms, cause=cause_of(request, form))
-        messages.success(request, f"Max concurrency of {project}: {_description(project)}.")
-        return HttpResponseRedirect(back)
+        back = formatting.change_url(Project, project.pk)
+        page = ConfirmPage(f"Set limit of {project}", DESCRIPTION, "Set limit", back)
+
+        def act() -> str:
+            terms = LimitTerms(form.cleaned_data["max_active"])
+            set_limit(LimitKind.PROJECT, _target(project), terms, cause=cause_of(request, form))
+            return f"Max concurrency of {project}: {_description(project)}"
+
+        return confirm_and_act(self, request, page, form, act)
 
 
 def _target(project: Project) -> LimitTarget:
