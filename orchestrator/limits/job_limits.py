@@ -85,9 +85,21 @@ def set_limit(
     """
     if terms.until is not None and terms.until <= (cause.now or database_now()):
         raise Invalid({"until": ["`until` must be in the future."]})
-    if kind in _TEMPORARY_STATES and terms.columns is None and target.limit(kind) is None:
+    # Of two changes at once, the later one sees the earlier one.
+    advisory_xact_lock(QUEUES_OF_ORGANIZATION, target.org_slug)
+    before = target.limit(kind)
+    if before is None and terms.columns is None and kind in _TEMPORARY_STATES:
         raise NotFound(f"{target} is not {_TEMPORARY_STATES[kind]}.")
-    return _change_and_record(uow, kind, target, terms, cause=cause, if_versions=if_versions, idempotency=idempotency)
+    require_allowed(kind, before, cause.actor)
+    version = before.version if before else 0
+    if if_versions is not None and version not in if_versions:
+        message = f'The limit has version {version}: If-Match must be "{version}", without W/. Read the limit again.'
+        raise VersionConflict(message, version=version)
+    limit = change_limit(uow, kind, target, terms, cause)
+    if limit is not None and idempotency:
+        idempotency.bind(str(limit.pk), now=cause.now or database_now())
+    _record(target, cause, before, limit)
+    return limit
 
 
 @operation
@@ -108,41 +120,9 @@ def remove_expired(uow: UnitOfWork, *, limit_id: int, now: datetime | None = Non
     limit = Limit.objects.filter(pk=limit_id, until__lte=now or database_now()).first()
     if limit is None:
         return None
-    cause = Cause(SCHEDULER, "The limit has expired.", now=now)
-    _change_and_record(uow, LimitKind(limit.kind), LimitTarget.of_limit(limit), UNLIMITED, cause=cause)
-    return limit
-
-
-def _change_and_record(
-    uow: UnitOfWork,
-    kind: LimitKind,
-    target: LimitTarget,
-    terms: LimitTerms,
-    *,
-    cause: Cause,
-    if_versions: Container[int] | None = None,
-    idempotency: IdempotentRequest | None = None,
-) -> Limit | None:
-    # Of two changes at once, the later one sees the earlier one.
-    advisory_xact_lock(QUEUES_OF_ORGANIZATION, target.org_slug)
-    before = target.limit(kind)
-    require_allowed(kind, before, cause.actor)
-    version = before.version if before else 0
-    if if_versions is not None and version not in if_versions:
-        message = f'The limit has version {version}: If-Match must be "{version}", without W/. Read the limit again.'
-        raise VersionConflict(message, version=version)
-    limit = change_limit(uow, kind, target, terms, cause)
-    if limit is not None and idempotency:
-        idempotency.bind(str(limit.pk), now=cause.now or database_now())
-    record_operator_event(
-        "limit.lifted" if limit is None else "limit.set",
-        target=str(target),
-        cause=cause,
-        before=_describe(before),
-        after=_describe(limit),
-        org_slug=target.org_slug or None,
-        job_type=target.job_type,
-    )
+    target, cause = LimitTarget.of_limit(limit), Cause(SCHEDULER, "The limit has expired.", now=now)
+    change_limit(uow, LimitKind(limit.kind), target, UNLIMITED, cause)
+    _record(target, cause, limit, None)
     return limit
 
 
@@ -174,6 +154,18 @@ def require_allowed(kind: LimitKind, before: Limit | None, actor: Actor) -> None
     """
     if actor.kind == "client" and (kind == LimitKind.EMERGENCY or (before and before.is_an_operators)):
         raise OperatorOnly("This limit was set by an operator. Only an operator can change it.")
+
+
+def _record(target: LimitTarget, cause: Cause, before: Limit | None, after: Limit | None) -> None:
+    record_operator_event(
+        "limit.lifted" if after is None else "limit.set",
+        target=str(target),
+        cause=cause,
+        before=_describe(before),
+        after=_describe(after),
+        org_slug=target.org_slug or None,
+        job_type=target.job_type,
+    )
 
 
 def _describe(limit: Limit | None) -> dict[str, Any]:
