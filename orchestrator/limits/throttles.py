@@ -105,13 +105,16 @@ SELECT key, current, 0, extract(epoch FROM ends_at - clock_timestamp())::float8
 """
 _TAKE_BACK: Final = """
 UPDATE throttle_windows SET current = current - 1
- WHERE key IN (SELECT key FROM throttle_windows WHERE key = ANY(%s) AND current > 0 ORDER BY key FOR UPDATE)
+ WHERE key = ANY (ARRAY(
+    SELECT key FROM throttle_windows WHERE key = ANY(%s) AND current > 0 ORDER BY key FOR UPDATE))
 RETURNING key
 """
+# An array is read once. Of a subquery in IN (…) a plan may make a loop that finds and locks other rows in each turn.
+# `statement_timestamp()` is stable, so the index bounds what is read.
 _DELETE_EXPIRED: Final = """
-DELETE FROM throttle_windows WHERE key IN (
-    SELECT key FROM throttle_windows WHERE expires_at < coalesce(%s::timestamptz, clock_timestamp())
-     ORDER BY expires_at LIMIT %s FOR UPDATE SKIP LOCKED)
+DELETE FROM throttle_windows WHERE key = ANY (ARRAY(
+    SELECT key FROM throttle_windows WHERE expires_at < coalesce(%s::timestamptz, statement_timestamp())
+     ORDER BY expires_at LIMIT %s FOR UPDATE SKIP LOCKED))
 RETURNING key
 """
 

@@ -7,7 +7,16 @@ from ipaddress import ip_address
 import pytest
 from django.db import connection
 
-from orchestrator.limits.throttles import ThrottleWindow, Window, WindowState, count, read, take_back
+from orchestrator.limits.throttles import (
+    EXPIRED_ROWS_PER_WINDOW,
+    ThrottleWindow,
+    Window,
+    WindowState,
+    count,
+    read,
+    take_back,
+)
+from tests.orchestrator.limits.windows import expired_window
 
 pytestmark = pytest.mark.django_db
 
@@ -133,6 +142,17 @@ def test_rows_that_have_no_effect_any_more_are_deleted_when_a_window_begins():
     assert ThrottleWindow.objects.count() == 6, "the period before still counts"
     send(200)
     assert ThrottleWindow.objects.count() == 1
+
+
+@pytest.mark.parametrize("joins", ["on", "off"])
+def test_no_more_expired_rows_are_deleted_at_once_than_the_limit_says(joins):
+    """Whatever the plan is: a subquery that locks rows finds others each time that a nested loop executes it."""
+    with connection.cursor() as cursor:
+        for kind in ("hashjoin", "mergejoin", "hashagg", "sort", "material"):
+            cursor.execute(f"SET LOCAL enable_{kind} = {joins}")
+    ThrottleWindow.objects.bulk_create(expired_window(number, DAY) for number in range(100))
+    count([FIXED, Window("test", "two", 60)])
+    assert ThrottleWindow.objects.filter(kind="expired").count() == 100 - 2 * EXPIRED_ROWS_PER_WINDOW
 
 
 @pytest.mark.django_db(transaction=True)
