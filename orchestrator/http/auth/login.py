@@ -14,7 +14,7 @@ from django.urls import reverse_lazy
 from unfold.forms import AdminOwnPasswordChangeForm
 from unfold.forms import AuthenticationForm as ConsoleForm
 
-from orchestrator.http.auth.login_throttle import TooManyAttempts, counted_attempt
+from orchestrator.http.auth.login_attempts import TooManyAttempts, counted_attempt
 from orchestrator.http.auth.password_hashing import HashingBusy
 from orchestrator.http.errors.error_views import login_required_error, too_many_attempts, wants_page
 

@@ -23,7 +23,7 @@ from orchestrator.protocols.bencher.authentication import (
 from orchestrator.protocols.bencher.errors import bad_request, cors_headers
 from orchestrator.protocols.bencher.openapi import BencherSchema
 from orchestrator.protocols.bencher.permissions import IsServerAdmin, caller_of
-from orchestrator.protocols.bencher.rate_limits import register_request
+from orchestrator.protocols.bencher.request_rates import register_request
 
 JSON = "application/json"
 NO_CONTENT = 204

@@ -10,7 +10,7 @@ from django.test import Client
 
 from orchestrator.http.auth import password_hashing
 from orchestrator.http.auth.login import REFUSAL
-from orchestrator.http.auth.login_throttle import (
+from orchestrator.http.auth.login_attempts import (
     PER_NAME,
     PER_NAME_AND_NETWORK,
     PER_NETWORK,

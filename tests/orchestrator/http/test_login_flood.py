@@ -8,7 +8,7 @@ import pytest
 import requests
 
 from orchestrator.core.clock_beat import ClockBeat
-from orchestrator.http.auth.login_throttle import PER_NAME_AND_NETWORK
+from orchestrator.http.auth.login_attempts import PER_NAME_AND_NETWORK
 from orchestrator.http.auth.password_hashing import MAX_CONCURRENT_HASHES, MAX_WAITING_HASHES
 from runtime_jobs.db_time import database_now
 from tests.factories import SUBMIT_BODY, OrganizationFactory, ProjectFactory, api_token

@@ -4,7 +4,7 @@ import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 
-from orchestrator.http.auth.login_throttle import PER_NAME_AND_NETWORK
+from orchestrator.http.auth.login_attempts import PER_NAME_AND_NETWORK
 from orchestrator.services import job_end
 from runtime_jobs.models import Membership
 from tests.factories import OrganizationFactory, ProjectFactory, claimed, submitted

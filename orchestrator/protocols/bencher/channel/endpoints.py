@@ -47,7 +47,7 @@ from orchestrator.protocols.bencher.channel.session import (
     Renew,
     Reply,
 )
-from orchestrator.protocols.bencher.rate_limits import register_connect
+from orchestrator.protocols.bencher.request_rates import register_connect
 from orchestrator.protocols.bencher.resource_ids import parse_uuid
 from orchestrator.protocols.bencher.states import BencherStatus, job_status
 from orchestrator.pubsub.hub import hub_of_running_loop

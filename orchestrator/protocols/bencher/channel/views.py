@@ -20,7 +20,7 @@ from orchestrator.protocols.bencher.channel import openapi
 from orchestrator.protocols.bencher.channel.claims import claim_for_runner, give_back
 from orchestrator.protocols.bencher.channel.serializers import RunnerClaimInput
 from orchestrator.protocols.bencher.errors import bad_request
-from orchestrator.protocols.bencher.rate_limits import register_connect
+from orchestrator.protocols.bencher.request_rates import register_connect
 from workers.models import Worker
 
 

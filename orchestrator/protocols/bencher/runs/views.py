@@ -10,8 +10,8 @@ from orchestrator.http.observability.request_context import context_of
 from orchestrator.protocols.bencher.authentication import LOG_IN_HINT, OptionalCallerAuthentication, unauthenticated
 from orchestrator.protocols.bencher.base_view import BencherView
 from orchestrator.protocols.bencher.permissions import caller_of
-from orchestrator.protocols.bencher.rate_limits import register_anonymous_run, register_run
 from orchestrator.protocols.bencher.reports.streaming import report_response
+from orchestrator.protocols.bencher.request_rates import register_anonymous_run, register_run
 from orchestrator.protocols.bencher.runs.openapi import CREATE_RUN_DOCS
 from orchestrator.protocols.bencher.runs.operation import create_run, read_results
 from orchestrator.protocols.bencher.runs.projects import find_project

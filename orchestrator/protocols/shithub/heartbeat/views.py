@@ -18,7 +18,7 @@ from orchestrator.protocols.shithub.heartbeat.operation import receive_heartbeat
 from orchestrator.protocols.shithub.heartbeat.report import HeartbeatReport
 from orchestrator.protocols.shithub.heartbeat.serializers import ActionsHeartbeatInput
 from orchestrator.protocols.shithub.heartbeat.wire import claim_document
-from orchestrator.protocols.shithub.rate_limits import count_heartbeat
+from orchestrator.protocols.shithub.heartbeat_rate import count_heartbeat
 
 
 class RunnerHeartbeatView(ShithubView):

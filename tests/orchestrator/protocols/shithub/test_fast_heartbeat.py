@@ -15,7 +15,7 @@ from orchestrator.http.fast_path import FastPath
 from orchestrator.limits.throttles import ThrottleWindow
 from orchestrator.protocols.shithub.fast_routes import ROUTES
 from orchestrator.protocols.shithub.heartbeat import views
-from orchestrator.protocols.shithub.rate_limits import LIMIT, WINDOW_SECONDS
+from orchestrator.protocols.shithub.heartbeat_rate import LIMIT, WINDOW_SECONDS
 from runtime_jobs.db_time import database_now
 from runtime_jobs.models import MaskSnapshot
 from tests.orchestrator.http.both_paths import (

@@ -25,7 +25,7 @@ from orchestrator.core.metrics_aggregation import EventCounter
 from orchestrator.core.metrics_models import Count
 from orchestrator.job_tokens.models import UsedToken
 from orchestrator.limits.throttles import ThrottleWindow
-from orchestrator.protocols.shithub.rate_limits import WINDOW_SECONDS
+from orchestrator.protocols.shithub.heartbeat_rate import WINDOW_SECONDS
 from orchestrator.secrets.operations import set_secret
 from orchestrator.services import actions_runners, cancellation, expiry
 from runtime_jobs.db_time import database_now

@@ -1,7 +1,7 @@
 """Changes rows of this protocol that no call of it can change."""
 
 from orchestrator.limits.throttles import ThrottleWindow, Window
-from orchestrator.protocols.shithub.rate_limits import HEARTBEATS, WINDOW_SECONDS
+from orchestrator.protocols.shithub.heartbeat_rate import HEARTBEATS, WINDOW_SECONDS
 from tests.orchestrator.protocols.shithub.world import RegisteredRunner
 
 

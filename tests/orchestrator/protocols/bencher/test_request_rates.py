@@ -9,7 +9,7 @@ from django.db import connection
 
 from orchestrator.http.errors.problems import ApiError
 from orchestrator.limits.throttles import ThrottleWindow
-from orchestrator.protocols.bencher.rate_limits import register_connect
+from orchestrator.protocols.bencher.request_rates import register_connect
 from orchestrator.results.models import Report
 from tests.api_client import Caller
 from tests.factories import ProjectFactory, RunnerFactory, personal_key, project_key
