@@ -1,16 +1,13 @@
-"""OpenAPI parts that runners and runs share: errors, authentication, parameters."""
+"""OpenAPI parts that runners and runs share: errors and authentication."""
 
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
-from drf_spectacular.utils import OpenApiParameter, OpenApiResponse
+from drf_spectacular.utils import OpenApiResponse
 
-from orchestrator.http.api.headers import KEY_PATTERN
 from orchestrator.http.api.openapi import ProblemSchema
 from orchestrator.http.errors.problems import TITLES
 from orchestrator.protocols.delta.runners.permissions import CanUseLease
 from orchestrator.protocols.delta.serializers import DeltaError
-
-HEADER: Final = "header"
 
 
 class DeltaSchema(ProblemSchema):
@@ -36,28 +33,3 @@ class DeltaSchema(ProblemSchema):
         """Allow additional fields in requests."""
         mapped = super()._map_basic_serializer(serializer, direction)
         return mapped if direction == "response" else mapped | {"additionalProperties": {}}
-
-
-def header(name: str, *statuses: int, required: bool = False, description: str = "", **schema: Any) -> OpenApiParameter:
-    """Return a header of the request, or of the responses with these statuses."""
-    return OpenApiParameter(
-        name,
-        {"type": "string"} | schema,
-        HEADER,
-        required=required,
-        response=list(statuses) or False,
-        description=description,
-    )
-
-
-def idempotency_key(*, required: bool = False) -> OpenApiParameter:
-    """Return the request header `Idempotency-Key`."""
-    return header(
-        "Idempotency-Key",
-        required=required,
-        pattern=f"^{KEY_PATTERN}$",
-        description="A repeated request returns the first response. Another request with the same key is 409.",
-    )
-
-
-REPLAYED_DESCRIPTION = "Present if this is the stored response of an earlier request with the same key."

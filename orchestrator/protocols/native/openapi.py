@@ -4,7 +4,8 @@ from typing import Any, Final
 
 from drf_spectacular.utils import OpenApiExample, OpenApiParameter
 
-from orchestrator.http.api.headers import KEY_PATTERN, SESSION_PATTERN
+from orchestrator.http.api.headers import SESSION_PATTERN
+from orchestrator.http.api.openapi_parts import idempotency_key, idempotency_replayed
 
 HEADER: Final = "header"
 QUERY: Final = "query"
@@ -21,20 +22,6 @@ def response_example(summary: str, value: Any, *statuses: str) -> OpenApiExample
     return OpenApiExample(summary, value, response_only=True, status_codes=list(statuses or ("200",)))
 
 
-def _header(name: str, pattern: str, description: str) -> OpenApiParameter:
-    return OpenApiParameter(name, {"type": "string", "pattern": f"^{pattern}$"}, HEADER, description=description)
-
-
-def _replayed(status: int) -> OpenApiParameter:
-    return OpenApiParameter(
-        "Idempotency-Replayed",
-        {"type": "string", "enum": ["true"]},
-        HEADER,
-        response=[status],
-        description="Present if this is the stored response of an earlier request with the same key.",
-    )
-
-
 def etag(*statuses: int) -> OpenApiParameter:
     """Return the response header `ETag` for these statuses."""
     return OpenApiParameter(
@@ -42,11 +29,12 @@ def etag(*statuses: int) -> OpenApiParameter:
     )
 
 
-IDEMPOTENCY_KEY = _header(
-    "Idempotency-Key",
-    KEY_PATTERN,
-    "A repeated request returns the first response. Another request with the same key is 409.",
+IDEMPOTENCY_KEY = idempotency_key()
+WORKER_SESSION = OpenApiParameter(
+    "Worker-Session",
+    {"type": "string", "pattern": f"^{SESSION_PATTERN}$"},
+    HEADER,
+    description="ULID that identifies the worker process.",
 )
-WORKER_SESSION = _header("Worker-Session", SESSION_PATTERN, "ULID that identifies the worker process.")
-REPLAYED_CREATED = _replayed(201)
-REPLAYED_OK = _replayed(200)
+REPLAYED_CREATED = idempotency_replayed(201)
+REPLAYED_OK = idempotency_replayed(200)

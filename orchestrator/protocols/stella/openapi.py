@@ -1,8 +1,8 @@
 """OpenAPI parts that several resources of this API share."""
 
-from typing import Any, Final
+from typing import Final
 
-from drf_spectacular.utils import OpenApiExample, OpenApiParameter
+from drf_spectacular.utils import OpenApiParameter
 
 from orchestrator.http.api.openapi import ProblemSchema
 from orchestrator.protocols.stella.serializers import JOB_TYPES_OR_ALL
@@ -28,13 +28,3 @@ class StellaSchema(ProblemSchema):
 
     def get_tags(self) -> list[str]:
         return ["stella"]
-
-
-def body_example(summary: str, value: Any) -> OpenApiExample:
-    """Return an example of a request body."""
-    return OpenApiExample(summary, value, request_only=True)
-
-
-def answer_example(summary: str, value: Any, status: str = "200") -> OpenApiExample:
-    """Return an example of a response body."""
-    return OpenApiExample(summary, value, response_only=True, status_codes=[status])

@@ -6,7 +6,7 @@ from typing import Any
 from drf_spectacular.utils import OpenApiExample, OpenApiResponse
 
 from orchestrator.http.api.openapi import operation_docs
-from orchestrator.protocols.delta.openapi import REPLAYED_DESCRIPTION, header, idempotency_key
+from orchestrator.http.api.openapi_parts import idempotency_key, idempotency_replayed, request_example, response_example
 from orchestrator.protocols.delta.runners import serializers
 
 # --- examples ---------------------------------------------------------------------------------------------------------
@@ -17,15 +17,7 @@ _MESSAGE_FIELDS = {"lease_id": _LEASE_ID, "runner_id": "runner-7"}
 _LOG_ARTIFACT = {"type": "log", "uri": "s3://artifacts/runs/1/jobs/1/log.txt"}
 
 
-def _request(summary: str, value: Any) -> OpenApiExample:
-    return OpenApiExample(summary, value, request_only=True)
-
-
-def _response(summary: str, value: Any, status: str = "200") -> OpenApiExample:
-    return OpenApiExample(summary, value, response_only=True, status_codes=[status])
-
-
-LEASE_GRANTED = _response(
+LEASE_GRANTED = response_example(
     "job for the runner",
     {
         "type": "LeaseGranted",
@@ -47,7 +39,7 @@ LEASE_GRANTED = _response(
         },
     },
 )
-STALE_LEASE = _response(
+STALE_LEASE = response_example(
     "stale lease",
     {
         "type": "StaleLease",
@@ -74,10 +66,10 @@ LEASE_DOCS = operation_docs(
     },
     parameters=[
         idempotency_key(),
-        header("Idempotency-Replayed", 200, enum=["true"], description=REPLAYED_DESCRIPTION),
+        idempotency_replayed(200),
     ],
     examples=[
-        _request("request for a lease", {"type": "LeaseRequest", "runner_id": "runner-7", "wait_seconds": 20}),
+        request_example("request for a lease", {"type": "LeaseRequest", "runner_id": "runner-7", "wait_seconds": 20}),
         LEASE_GRANTED,
     ],
     codes=("idempotency_conflict",),
@@ -100,11 +92,11 @@ ACK_LEASE_DOCS = _lease_docs(
     "acknowledge_delta_lease",
     serializers.AckLease,
     serializers.LeaseAccepted,
-    _request(
+    request_example(
         "acknowledgement",
         {"type": "AckLease", "job_id": _JOB_ID, **_MESSAGE_FIELDS, "accepted_at": "2026-01-04T08:00:00Z"},
     ),
-    _response(
+    response_example(
         "acknowledged lease",
         {
             "type": "LeaseAccepted",
@@ -119,7 +111,7 @@ HEARTBEAT_DOCS = _lease_docs(
     "renew_delta_lease",
     serializers.RunnerHeartbeat,
     serializers.HeartbeatAck,
-    _request(
+    request_example(
         "running job",
         {
             "type": "Heartbeat",
@@ -129,7 +121,7 @@ HEARTBEAT_DOCS = _lease_docs(
             "ts": "2026-01-04T08:00:20Z",
         },
     ),
-    _response(
+    response_example(
         "cancel requested",
         {
             "type": "HeartbeatAck",
@@ -146,7 +138,7 @@ COMPLETE_DOCS = _lease_docs(
     "complete_delta_lease",
     serializers.RunnerComplete,
     serializers.CompleteAck,
-    _request(
+    request_example(
         "succeeded job",
         {
             "type": "Complete",
@@ -158,13 +150,13 @@ COMPLETE_DOCS = _lease_docs(
             "summary": "All tests passed.",
         },
     ),
-    _response("accepted result", {"type": "CompleteAck", "lease_id": _LEASE_ID, "accepted": True}),
+    response_example("accepted result", {"type": "CompleteAck", "lease_id": _LEASE_ID, "accepted": True}),
 )
 CANCEL_ACK_DOCS = _lease_docs(
     "acknowledge_delta_cancel",
     serializers.CancelAck,
     serializers.CancelFinalized,
-    _request(
+    request_example(
         "stopped job",
         {
             "type": "CancelAck",
@@ -175,7 +167,7 @@ CANCEL_ACK_DOCS = _lease_docs(
             "summary": "Canceled during step: make test.",
         },
     ),
-    _response(
+    response_example(
         "canceled job",
         {"type": "CancelFinalized", "lease_id": _LEASE_ID, "job_id": _JOB_ID, "final_status": "CANCELED"},
     ),

@@ -1,17 +1,21 @@
 """OpenAPI of the operations on runs: ids, bodies, headers, examples and error codes."""
 
-from typing import Any
-
-from drf_spectacular.utils import OpenApiExample, OpenApiParameter, OpenApiResponse
+from drf_spectacular.utils import OpenApiExample, OpenApiResponse
 
 from orchestrator.http.api.openapi import operation_docs
-from orchestrator.protocols.delta.openapi import REPLAYED_DESCRIPTION, header, idempotency_key
+from orchestrator.http.api.openapi_parts import (
+    idempotency_key,
+    idempotency_replayed,
+    location,
+    path_parameter,
+    response_example,
+)
 from orchestrator.protocols.delta.runs import serializers
 from runtime_jobs.identifiers import ULID_PATTERN
 
-LOCATION = header("Location", 201, 200, required=True, description="Path of the run.")
-REPLAYED = header("Idempotency-Replayed", 200, required=True, enum=["true"], description=REPLAYED_DESCRIPTION)
-RUN_ID = OpenApiParameter("batch_id", {"type": "string", "pattern": f"^rtb_{ULID_PATTERN}$"}, "path", required=True)
+LOCATION = location("Path of the run.", 201, 200)
+REPLAYED = idempotency_replayed(200, required=True)
+RUN_ID = path_parameter("batch_id", f"rtb_{ULID_PATTERN}")
 ADMISSION_CODES = (
     *("feature_not_enabled", "project_not_enabled", "repository_not_allowed", "pool_forbidden"),
     *("timeout_above_plan", "idempotency_conflict", "queue_full", "submit_rate_exceeded"),
@@ -27,10 +31,6 @@ _REPOSITORY_FIELDS = {
     "commit_sha": "c13aa82903ea336cf3f21bdf2d930dc1a41f65cf",
 }
 _TIMES = {"created_at": "2026-01-04T08:00:00Z", "updated_at": "2026-01-04T08:00:00Z"}
-
-
-def _response(summary: str, value: Any, status: str) -> OpenApiExample:
-    return OpenApiExample(summary, value, response_only=True, status_codes=[status])
 
 
 _START = OpenApiExample(
@@ -84,7 +84,7 @@ START_RUN_DOCS = operation_docs(
         200: OpenApiResponse(serializers.DeltaRunSummary, description=_REPLAYED_RUN),
     },
     parameters=[idempotency_key(), LOCATION, REPLAYED],
-    examples=[_START, _response("new run", {"run_id": _RUN_ID, "state": "QUEUED"}, "201")],
+    examples=[_START, response_example("new run", {"run_id": _RUN_ID, "state": "QUEUED"}, "201")],
     codes=("not_found", *ADMISSION_CODES),
 )
 GET_RUN_DOCS = operation_docs(
@@ -99,7 +99,7 @@ CANCEL_RUN_DOCS = operation_docs(
     request=serializers.CancelRun,
     responses={200: serializers.DeltaRunSummary},
     parameters=[RUN_ID],
-    examples=[_response("cancel requested", {"run_id": _RUN_ID, "state": "CANCEL_REQUESTED"}, "200")],
+    examples=[response_example("cancel requested", {"run_id": _RUN_ID, "state": "CANCEL_REQUESTED"}, "200")],
     codes=("not_found", "already_final"),
 )
 RERUN_DOCS = operation_docs(
@@ -110,6 +110,6 @@ RERUN_DOCS = operation_docs(
         200: OpenApiResponse(serializers.DeltaRerun, description=_REPLAYED_RUN),
     },
     parameters=[RUN_ID, idempotency_key(required=True), LOCATION, REPLAYED],
-    examples=[_response("new run", _RERUN_FIELDS, "201")],
+    examples=[response_example("new run", _RERUN_FIELDS, "201")],
     codes=("not_found", *ADMISSION_CODES),
 )

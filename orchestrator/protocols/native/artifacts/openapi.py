@@ -6,15 +6,14 @@ from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, OpenApiResponse
 
 from orchestrator.http.api.openapi import operation_docs
+from orchestrator.http.api.openapi_parts import path_parameter
 from orchestrator.protocols.native.artifacts import serializers
 from orchestrator.protocols.native.openapi import HEADER, PATH, request_example, response_example
 from runtime_jobs.identifiers import ULID_PATTERN
 
 LEASE_ID = OpenApiParameter("lease_id", str, PATH, required=True)
 ARTIFACT_ID_PATTERN = f"art_{ULID_PATTERN}"
-ARTIFACT_ID = OpenApiParameter(
-    "artifact_id", {"type": "string", "pattern": f"^{ARTIFACT_ID_PATTERN}$"}, PATH, required=True
-)
+ARTIFACT_ID = path_parameter("artifact_id", ARTIFACT_ID_PATTERN)
 OFFSET = OpenApiParameter(
     "offset",
     {"type": "integer", "minimum": 0, "maximum": 10**15 - 1},

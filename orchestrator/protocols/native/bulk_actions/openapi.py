@@ -2,32 +2,17 @@
 
 from typing import Any
 
-from drf_spectacular.utils import OpenApiParameter
-
 from orchestrator.http.api.openapi import operation_docs
+from orchestrator.http.api.openapi_parts import idempotency_replayed, location, path_parameter
 from orchestrator.protocols.native.bulk_actions import serializers
-from orchestrator.protocols.native.openapi import (
-    HEADER,
-    IDEMPOTENCY_KEY,
-    PATH,
-    request_example,
-    response_example,
-)
+from orchestrator.protocols.native.openapi import IDEMPOTENCY_KEY, request_example, response_example
 from runtime_jobs.identifiers import ULID_PATTERN
 
 BULK_ACTION_ID_PATTERN = f"blk_{ULID_PATTERN}"
-BULK_ACTION_ID = OpenApiParameter(
-    "bulk_action_id", {"type": "string", "pattern": f"^{BULK_ACTION_ID_PATTERN}$"}, PATH, required=True
-)
-_LOCATION = OpenApiParameter(
-    "Location", {"type": "string"}, HEADER, required=True, response=[202], description="Path of the bulk action."
-)
-_REPLAYED = OpenApiParameter(
-    "Idempotency-Replayed",
-    {"type": "string", "enum": ["true"]},
-    HEADER,
-    response=[202],
-    description="Present if an earlier request with the same key has started the action.",
+BULK_ACTION_ID = path_parameter("bulk_action_id", BULK_ACTION_ID_PATTERN)
+_LOCATION = location("Path of the bulk action.", 202)
+_REPLAYED = idempotency_replayed(
+    202, description="Present if an earlier request with the same key has started the action."
 )
 _REQUEST: dict[str, Any] = {
     "org_slug": "sandtrace",

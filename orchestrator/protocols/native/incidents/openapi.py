@@ -2,17 +2,16 @@
 
 from typing import Any
 
-from drf_spectacular.utils import OpenApiParameter, OpenApiResponse
+from drf_spectacular.utils import OpenApiResponse
 
 from orchestrator.http.api.openapi import operation_docs
+from orchestrator.http.api.openapi_parts import path_parameter
 from orchestrator.protocols.native.incidents import serializers
-from orchestrator.protocols.native.openapi import PATH, request_example, response_example
+from orchestrator.protocols.native.openapi import request_example, response_example
 from runtime_jobs.identifiers import ULID_PATTERN
 
 INCIDENT_ID_PATTERN = f"inc_{ULID_PATTERN}"
-INCIDENT_ID = OpenApiParameter(
-    "incident_id", {"type": "string", "pattern": f"^{INCIDENT_ID_PATTERN}$"}, PATH, required=True
-)
+INCIDENT_ID = path_parameter("incident_id", INCIDENT_ID_PATTERN)
 _FIELDS: dict[str, Any] = {
     "incident_id": "inc_01kkygkagq0jk17bx6y1w8c3df",
     "kind": "job",

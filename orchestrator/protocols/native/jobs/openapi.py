@@ -8,6 +8,7 @@ from drf_spectacular.utils import OpenApiExample, OpenApiParameter, OpenApiRespo
 from rest_framework.serializers import Serializer
 
 from orchestrator.http.api.openapi import operation_docs
+from orchestrator.http.api.openapi_parts import location
 from orchestrator.protocols.native.jobs import serializers
 from orchestrator.protocols.native.openapi import (
     HEADER,
@@ -50,9 +51,7 @@ LAST_EVENT_ID = OpenApiParameter(
 AFTER_EVENT = OpenApiParameter(
     "after", OpenApiTypes.STR, QUERY, description="As `Last-Event-ID`, for pages that cannot send it; the header wins."
 )
-LOCATION = OpenApiParameter(
-    "Location", {"type": "string"}, HEADER, required=True, response=[201], description="Path of the new job."
-)
+LOCATION = location("Path of the new job.")
 QUOTA_CODES = ("queue_full", "submit_rate_exceeded")
 
 # --- examples ---------------------------------------------------------------------------------------------------------

@@ -3,15 +3,15 @@
 from collections.abc import Callable
 from typing import Any
 
-from drf_spectacular.utils import OpenApiExample, OpenApiParameter, OpenApiResponse, PolymorphicProxySerializer
+from drf_spectacular.utils import OpenApiExample, OpenApiResponse, PolymorphicProxySerializer
 from rest_framework.serializers import Serializer
 
 from orchestrator.http.api.openapi import operation_docs
+from orchestrator.http.api.openapi_parts import path_parameter
 from orchestrator.protocols.native.jobs.openapi import JOB_FIELDS
 from orchestrator.protocols.native.leases import serializers
 from orchestrator.protocols.native.openapi import (
     IDEMPOTENCY_KEY,
-    PATH,
     REPLAYED_CREATED,
     WORKER_SESSION,
     request_example,
@@ -20,7 +20,7 @@ from orchestrator.protocols.native.openapi import (
 from orchestrator.protocols.native.serializers import EmptyBody
 from runtime_jobs.identifiers import ULID_PATTERN
 
-LEASE_ID = OpenApiParameter("lease_id", {"type": "string", "pattern": f"^rtl_{ULID_PATTERN}$"}, PATH, required=True)
+LEASE_ID = path_parameter("lease_id", f"rtl_{ULID_PATTERN}")
 
 # --- examples ---------------------------------------------------------------------------------------------------------
 

@@ -2,25 +2,14 @@
 
 from typing import Any
 
-from drf_spectacular.utils import OpenApiParameter, OpenApiResponse
-
 from orchestrator.http.api.openapi import operation_docs
+from orchestrator.http.api.openapi_parts import DELETED, location, path_parameter
 from orchestrator.protocols.native.notification_rules import serializers
-from orchestrator.protocols.native.openapi import (
-    HEADER,
-    IDEMPOTENCY_KEY,
-    PATH,
-    REPLAYED_CREATED,
-    request_example,
-    response_example,
-)
+from orchestrator.protocols.native.openapi import IDEMPOTENCY_KEY, REPLAYED_CREATED, request_example, response_example
 
 RULE_ID_PATTERN = "nrl_[0-9a-z]{26}"
-RULE_ID = OpenApiParameter("rule_id", {"type": "string", "pattern": f"^{RULE_ID_PATTERN}$"}, PATH, required=True)
-LOCATION = OpenApiParameter(
-    "Location", {"type": "string"}, HEADER, required=True, response=[201], description="Path of the new rule."
-)
-NO_CONTENT = OpenApiResponse(description="Deleted; no content.")
+RULE_ID = path_parameter("rule_id", RULE_ID_PATTERN)
+LOCATION = location("Path of the new rule.")
 _TERMS: dict[str, Any] = {
     "org_slug": "sandtrace",
     "name": "failures of the platform",
@@ -66,5 +55,5 @@ CHANGE_RULE = operation_docs(
     codes=("not_found", "conflict"),
 )
 DELETE_RULE = operation_docs(
-    "delete_notification_rule", responses={204: NO_CONTENT}, parameters=[RULE_ID], codes=("not_found",)
+    "delete_notification_rule", responses={204: DELETED}, parameters=[RULE_ID], codes=("not_found",)
 )

@@ -3,6 +3,7 @@
 from drf_spectacular.utils import OpenApiParameter
 
 from orchestrator.http.api.openapi import operation_docs
+from orchestrator.http.api.openapi_parts import path_parameter
 from orchestrator.protocols.native.openapi import PATH, QUERY, request_example, response_example
 from orchestrator.protocols.native.packs import serializers
 from orchestrator.protocols.native.serializers import SLUG
@@ -11,7 +12,7 @@ from runtime_jobs.specs.packs import PACK_ID, PACK_VERSION
 _PACK_ID = OpenApiParameter(
     "pack_id", {"type": "string", "pattern": f"^{PACK_ID.pattern}$"}, PATH, required=True, description="Its name."
 )
-_VERSION = OpenApiParameter("version", {"type": "string", "pattern": f"^{PACK_VERSION.pattern}$"}, PATH, required=True)
+_VERSION = path_parameter("version", PACK_VERSION.pattern)
 _ORGANIZATION = OpenApiParameter(
     "org_slug",
     {"type": "string", "pattern": f"^{SLUG}$"},

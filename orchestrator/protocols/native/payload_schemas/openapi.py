@@ -1,8 +1,9 @@
 """OpenAPI of the operations on payload schemas."""
 
-from drf_spectacular.utils import OpenApiParameter, OpenApiResponse
+from drf_spectacular.utils import OpenApiParameter
 
 from orchestrator.http.api.openapi import operation_docs
+from orchestrator.http.api.openapi_parts import DELETED
 from orchestrator.protocols.native.openapi import PATH, QUERY, request_example, response_example
 from orchestrator.protocols.native.payload_schemas import serializers
 from orchestrator.protocols.native.serializers import SLUG
@@ -36,7 +37,7 @@ SET_PAYLOAD_SCHEMA = operation_docs(
 )
 DELETE_PAYLOAD_SCHEMA = operation_docs(
     "delete_payload_schema",
-    responses={204: OpenApiResponse(description="Deleted; no content.")},
+    responses={204: DELETED},
     parameters=[JOB_TYPE, _ORGANIZATION],
     codes=("not_found",),
 )

@@ -1,15 +1,14 @@
 """OpenAPI of the operations on pools: ids, bodies, examples and error codes."""
 
-from drf_spectacular.utils import OpenApiParameter
-
 from orchestrator.http.api.openapi import operation_docs
+from orchestrator.http.api.openapi_parts import path_parameter
 from orchestrator.protocols.native.limits.openapi import PAUSE_FIELDS, action_docs
 from orchestrator.protocols.native.limits.serializers import PausePoolInput, ReasonInput, ThrottlePoolInput
-from orchestrator.protocols.native.openapi import PATH, request_example, response_example
+from orchestrator.protocols.native.openapi import request_example, response_example
 from orchestrator.protocols.native.pools import serializers
 from orchestrator.protocols.native.serializers import SLUG
 
-POOL_NAME = OpenApiParameter("pool", {"type": "string", "pattern": f"^{SLUG}$", "maxLength": 63}, PATH, required=True)
+POOL_NAME = path_parameter("pool", SLUG, maxLength=63)
 _POOL = response_example(
     "shared pool",
     {

@@ -2,28 +2,15 @@
 
 from typing import Any
 
-from drf_spectacular.utils import OpenApiParameter, OpenApiResponse
-
 from orchestrator.http.api.openapi import operation_docs
-from orchestrator.protocols.native.openapi import (
-    HEADER,
-    IDEMPOTENCY_KEY,
-    PATH,
-    REPLAYED_CREATED,
-    request_example,
-    response_example,
-)
+from orchestrator.http.api.openapi_parts import DELETED, location, path_parameter
+from orchestrator.protocols.native.openapi import IDEMPOTENCY_KEY, REPLAYED_CREATED, request_example, response_example
 from orchestrator.protocols.native.schedules import serializers
 from runtime_jobs.identifiers import ULID_PATTERN
 
 SCHEDULE_ID_PATTERN = f"sch_{ULID_PATTERN}"
-SCHEDULE_ID = OpenApiParameter(
-    "schedule_id", {"type": "string", "pattern": f"^{SCHEDULE_ID_PATTERN}$"}, PATH, required=True
-)
-NO_CONTENT = OpenApiResponse(description="Deleted; no content.")
-_LOCATION = OpenApiParameter(
-    "Location", {"type": "string"}, HEADER, required=True, response=[201], description="Path of what was created."
-)
+SCHEDULE_ID = path_parameter("schedule_id", SCHEDULE_ID_PATTERN)
+_LOCATION = location("Path of what was created.")
 _TERMS: dict[str, Any] = {
     "org_slug": "sandtrace",
     "name": "nightly scan",
@@ -85,7 +72,7 @@ CHANGE_SCHEDULE = operation_docs(
     codes=("not_found", "conflict"),
 )
 DELETE_SCHEDULE = operation_docs(
-    "delete_schedule", responses={204: NO_CONTENT}, parameters=[SCHEDULE_ID], codes=("not_found",)
+    "delete_schedule", responses={204: DELETED}, parameters=[SCHEDULE_ID], codes=("not_found",)
 )
 PAUSE_SCHEDULE = operation_docs(
     "pause_schedule",

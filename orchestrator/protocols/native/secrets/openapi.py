@@ -2,15 +2,16 @@
 
 from typing import Any
 
-from drf_spectacular.utils import OpenApiParameter, OpenApiResponse
+from drf_spectacular.utils import OpenApiParameter
 
 from orchestrator.http.api.openapi import operation_docs
-from orchestrator.protocols.native.openapi import PATH, QUERY, request_example, response_example
+from orchestrator.http.api.openapi_parts import DELETED, path_parameter
+from orchestrator.protocols.native.openapi import QUERY, request_example, response_example
 from orchestrator.protocols.native.secrets import serializers
 from orchestrator.protocols.native.serializers import SLUG
 from runtime_jobs.models.secrets import NAME_PATTERN
 
-NAME = OpenApiParameter("name", {"type": "string", "pattern": f"^{NAME_PATTERN}$"}, PATH, required=True)
+NAME = path_parameter("name", NAME_PATTERN)
 ORGANIZATION = OpenApiParameter("org_slug", {"type": "string", "pattern": f"^{SLUG}$"}, QUERY, required=True)
 REPOSITORY = OpenApiParameter(
     "repository",
@@ -18,7 +19,6 @@ REPOSITORY = OpenApiParameter(
     QUERY,
     description="`owner/name`. Without it the one of the organization is deleted.",
 )
-NO_CONTENT = OpenApiResponse(description="Deleted; no content.")
 _SHOWN: dict[str, Any] = {
     "name": "DEPLOY_TOKEN",
     "org_slug": "sandtrace",
@@ -42,7 +42,7 @@ SET_SECRET = operation_docs(
 )
 DELETE_SECRET = operation_docs(
     "delete_secret",
-    responses={204: NO_CONTENT},
+    responses={204: DELETED},
     parameters=[NAME, ORGANIZATION, REPOSITORY],
     codes=("not_found",),
 )
@@ -57,7 +57,7 @@ SET_VARIABLE = operation_docs(
 )
 DELETE_VARIABLE = operation_docs(
     "delete_variable",
-    responses={204: NO_CONTENT},
+    responses={204: DELETED},
     parameters=[NAME, ORGANIZATION, REPOSITORY],
     codes=("not_found",),
 )

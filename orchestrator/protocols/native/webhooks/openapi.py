@@ -2,34 +2,17 @@
 
 from typing import Any
 
-from drf_spectacular.utils import OpenApiParameter, OpenApiResponse
-
 from orchestrator.http.api.openapi import operation_docs
-from orchestrator.protocols.native.openapi import (
-    HEADER,
-    IDEMPOTENCY_KEY,
-    PATH,
-    REPLAYED_CREATED,
-    request_example,
-    response_example,
-)
+from orchestrator.http.api.openapi_parts import DELETED, location, path_parameter
+from orchestrator.protocols.native.openapi import IDEMPOTENCY_KEY, REPLAYED_CREATED, request_example, response_example
 from orchestrator.protocols.native.serializers import EmptyBody
 from orchestrator.protocols.native.webhooks import serializers
 
 WEBHOOK_ID_PATTERN = "whk_[0-9a-z]{26}"
 DELIVERY_ID_PATTERN = "dlv_[0-9a-z]{26}"
-
-
-def _path_parameter(name: str, pattern: str) -> OpenApiParameter:
-    return OpenApiParameter(name, {"type": "string", "pattern": f"^{pattern}$"}, PATH, required=True)
-
-
-WEBHOOK_ID = _path_parameter("webhook_id", WEBHOOK_ID_PATTERN)
-DELIVERY_ID = _path_parameter("delivery_id", DELIVERY_ID_PATTERN)
-LOCATION = OpenApiParameter(
-    "Location", {"type": "string"}, HEADER, required=True, response=[201], description="Path of the new webhook."
-)
-NO_CONTENT = OpenApiResponse(description="Deleted; no content.")
+WEBHOOK_ID = path_parameter("webhook_id", WEBHOOK_ID_PATTERN)
+DELIVERY_ID = path_parameter("delivery_id", DELIVERY_ID_PATTERN)
+LOCATION = location("Path of the new webhook.")
 _TERMS: dict[str, Any] = {
     "org_slug": "sandtrace",
     "url": "https://hooks.example.com/orchestrator",
@@ -90,7 +73,7 @@ CHANGE_WEBHOOK = operation_docs(
     codes=("not_found", "blocked_url"),
 )
 DELETE_WEBHOOK = operation_docs(
-    "delete_webhook", responses={204: NO_CONTENT}, parameters=[WEBHOOK_ID], codes=("not_found",)
+    "delete_webhook", responses={204: DELETED}, parameters=[WEBHOOK_ID], codes=("not_found",)
 )
 ROTATE_SECRET = operation_docs(
     "rotate_webhook_secret",

@@ -3,8 +3,9 @@
 from typing import Any
 
 from orchestrator.http.api.openapi import operation_docs
+from orchestrator.http.api.openapi_parts import response_example
 from orchestrator.protocols.stella.dashboard.serializers import DashboardOutput
-from orchestrator.protocols.stella.openapi import TENANT, answer_example
+from orchestrator.protocols.stella.openapi import TENANT
 
 _JOBS = {"created": 3, "queued": 40, "throttled": 12, "leased": 2, "running": 8}
 _ENDED = {"completed": 120, "failed": 4, "canceled": 1, "queueSeconds": 2.418, "runSeconds": 37.05}
@@ -31,6 +32,6 @@ DASHBOARD_METRICS = operation_docs(
     "get_dashboard_metrics",
     responses=DashboardOutput,
     parameters=[TENANT],
-    examples=[answer_example("one tenant", _EXAMPLE)],
+    examples=[response_example("one tenant", _EXAMPLE)],
     codes=("not_found",),
 )

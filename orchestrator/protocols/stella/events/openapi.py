@@ -6,8 +6,9 @@ from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiExample, OpenApiParameter
 
 from orchestrator.http.api.openapi import operation_docs
+from orchestrator.http.api.openapi_parts import response_example
 from orchestrator.protocols.stella.events.serializers import EventListOutput
-from orchestrator.protocols.stella.openapi import HEADER, QUERY, TENANT, answer_example
+from orchestrator.protocols.stella.openapi import HEADER, QUERY, TENANT
 from runtime_jobs.specs import JOB_TYPES
 
 _LIST: Final = "One value, or several separated by commas."
@@ -55,7 +56,7 @@ _PLACE: Final = "DCqklamaf-TVyjE5NE8gNA"
 
 
 def _page_example(place: str) -> OpenApiExample:
-    return answer_example("one event", {"next": None, "previous": None, "results": [_ENVELOPE], "place": place})
+    return response_example("one event", {"next": None, "previous": None, "results": [_ENVELOPE], "place": place})
 
 
 LIST_EVENTS = operation_docs(

@@ -3,8 +3,9 @@
 from typing import Any, Final, Literal
 
 from orchestrator.http.api.openapi import operation_docs
+from orchestrator.http.api.openapi_parts import request_example, response_example
 from orchestrator.protocols.stella.graph.serializers import GraphQLInput, GraphQLResponseOutput
-from orchestrator.protocols.stella.openapi import StellaSchema, answer_example, body_example
+from orchestrator.protocols.stella.openapi import StellaSchema
 
 GRAPHQL_RESPONSE: Final = "application/graphql-response+json"
 
@@ -22,7 +23,7 @@ EXECUTE_GRAPHQL = operation_docs(
         (200, "application/json"): GraphQLResponseOutput,
         (200, GRAPHQL_RESPONSE): GraphQLResponseOutput,
     },
-    examples=[body_example("jobs", _REQUEST), answer_example("jobs", _RESPONSE)],
+    examples=[request_example("jobs", _REQUEST), response_example("jobs", _RESPONSE)],
     codes=("query_too_expensive",),
 )
 

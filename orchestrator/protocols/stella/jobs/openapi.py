@@ -4,28 +4,23 @@ from typing import Any
 
 from drf_spectacular.utils import OpenApiParameter, OpenApiResponse
 
-from orchestrator.http.api.headers import KEY_PATTERN
 from orchestrator.http.api.openapi import operation_docs
+from orchestrator.http.api.openapi_parts import (
+    idempotency_key,
+    idempotency_replayed,
+    location,
+    request_example,
+    response_example,
+)
 from orchestrator.protocols.stella.jobs import serializers
-from orchestrator.protocols.stella.openapi import HEADER, PATH, answer_example, body_example
+from orchestrator.protocols.stella.openapi import PATH
 
 JOB_ID = OpenApiParameter("job_id", {"type": "string", "format": "uuid"}, PATH, required=True)
-_KEY = OpenApiParameter(
-    "Idempotency-Key",
-    {"type": "string", "pattern": f"^{KEY_PATTERN}$"},
-    HEADER,
-    description="The same as `idempotencyKey`. A repeated request returns the first job, another request is 409.",
+_KEY = idempotency_key(
+    "The same as `idempotencyKey`. A repeated request returns the first job, another request is 409."
 )
-_LOCATION = OpenApiParameter(
-    "Location", {"type": "string"}, HEADER, required=True, response=[201], description="Path of the job."
-)
-_REPLAYED = OpenApiParameter(
-    "Idempotency-Replayed",
-    {"type": "string", "enum": ["true"]},
-    HEADER,
-    response=[201],
-    description="Present if an earlier request with the same key has created the job.",
-)
+_LOCATION = location("Path of the job.")
+_REPLAYED = idempotency_replayed(description="Present if an earlier request with the same key has created the job.")
 
 # --- examples ---------------------------------------------------------------------------------------------------------
 
@@ -84,7 +79,7 @@ _DETAILS: dict[str, Any] = {
     "dependents": [],
     "replays": [],
 }
-_SUBMIT = body_example(
+_SUBMIT = request_example(
     "scan of an image",
     {
         "jobType": "scan",
@@ -133,7 +128,7 @@ _ENVELOPE = {
 LIST_JOBS = operation_docs(
     "list_orchestration_jobs",
     responses=serializers.OrchestrationJobOutput(many=True),
-    examples=[answer_example("waiting job", _JOB)],
+    examples=[response_example("waiting job", _JOB)],
     codes=("not_found",),
 )
 SUBMIT_JOB = operation_docs(
@@ -141,7 +136,7 @@ SUBMIT_JOB = operation_docs(
     request=serializers.SubmitOrchestrationJobInput,
     responses={201: serializers.SubmittedOrchestrationJobOutput},
     parameters=[_KEY, _LOCATION, _REPLAYED],
-    examples=[_SUBMIT, answer_example("new job", _JOB | _REQUEST, "201")],
+    examples=[_SUBMIT, response_example("new job", _JOB | _REQUEST, "201")],
     codes=(
         *("not_found", "project_not_enabled", "pool_forbidden", "priority_forbidden", "timeout_above_plan"),
         *("invalid_dependency", "digest_mismatch", "conflict", "idempotency_conflict"),
@@ -152,7 +147,7 @@ GET_JOB = operation_docs(
     "get_orchestration_job",
     responses=serializers.OrchestrationJobDetailOutput,
     parameters=[JOB_ID],
-    examples=[answer_example("waiting job", _JOB | _REQUEST | _DETAILS)],
+    examples=[response_example("waiting job", _JOB | _REQUEST | _DETAILS)],
     codes=("not_found",),
 )
 CANCEL_JOB = operation_docs(
@@ -165,20 +160,20 @@ CANCEL_JOB = operation_docs(
         ),
     },
     parameters=[JOB_ID],
-    examples=[body_example("with a reason", {"reason": "superseded by a newer image"})],
+    examples=[request_example("with a reason", {"reason": "superseded by a newer image"})],
     codes=("not_found", "already_final"),
 )
 GET_GRAPH = operation_docs(
     "get_orchestration_job_graph",
     responses=serializers.JobGraphOutput,
     parameters=[JOB_ID],
-    examples=[answer_example("a job that waits for another one", _GRAPH)],
+    examples=[response_example("a job that waits for another one", _GRAPH)],
     codes=("not_found",),
 )
 GET_ATTESTATION = operation_docs(
     "get_orchestration_job_attestation",
     responses=serializers.EnvelopeOutput,
     parameters=[JOB_ID],
-    examples=[answer_example("provenance of a job", _ENVELOPE)],
+    examples=[response_example("provenance of a job", _ENVELOPE)],
     codes=("not_found", "not_final", "signing_unavailable"),
 )

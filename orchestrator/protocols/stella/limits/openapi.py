@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 from orchestrator.http.api.openapi import operation_docs
+from orchestrator.http.api.openapi_parts import request_example, response_example
 from orchestrator.protocols.stella.limits import serializers
-from orchestrator.protocols.stella.openapi import answer_example, body_example
 from orchestrator.protocols.stella.sources.openapi import PAUSED_FIELDS
 from orchestrator.protocols.stella.sources.serializers import JobSourceOutput
 
@@ -18,7 +18,10 @@ def _docs(operation_id: str, request: Any, body: dict[str, Any], fields: dict[st
         operation_id,
         request=request,
         responses=JobSourceOutput,
-        examples=[body_example("a job type", body), answer_example("the source afterwards", PAUSED_FIELDS | fields)],
+        examples=[
+            request_example("a job type", body),
+            response_example("the source afterwards", PAUSED_FIELDS | fields),
+        ],
         codes=("not_found", "operator_only"),
     )
 

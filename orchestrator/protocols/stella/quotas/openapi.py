@@ -6,13 +6,12 @@ from drf_spectacular.utils import OpenApiParameter
 
 from orchestrator.http.api.headers import IF_MATCH_PATTERN
 from orchestrator.http.api.openapi import operation_docs
+from orchestrator.http.api.openapi_parts import request_example, response_example
 from orchestrator.protocols.stella.openapi import (
     HEADER,
     JOB_TYPE_OR_ALL,
     PATH,
     TENANT,
-    answer_example,
-    body_example,
 )
 from orchestrator.protocols.stella.quotas import serializers
 
@@ -42,7 +41,7 @@ _FIELDS: dict[str, Any] = {
     "setAt": "2025-11-29T12:00:00Z",
     "version": "17.3-18.1-19.1",
 }
-_QUOTA = answer_example("quota of all job types", _FIELDS)
+_QUOTA = response_example("quota of all job types", _FIELDS)
 
 LIST_TENANT_QUOTAS = operation_docs(
     "list_tenant_quotas",
@@ -64,8 +63,8 @@ UPDATE_TENANT_QUOTA = operation_docs(
     responses=serializers.TenantQuotaOutput,
     parameters=[QUOTA_ID, IF_MATCH, ETAG],
     examples=[
-        body_example("other limits", {"maxActive": 50, "maxPerHour": 500, "burst": 10}),
-        body_example("no more limit of running jobs", {"maxActive": None, "reason": "the migration is done"}),
+        request_example("other limits", {"maxActive": 50, "maxPerHour": 500, "burst": 10}),
+        request_example("no more limit of running jobs", {"maxActive": None, "reason": "the migration is done"}),
         _QUOTA,
     ],
     codes=("not_found", "operator_only", "version_conflict", "precondition_required"),

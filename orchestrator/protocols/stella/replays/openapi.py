@@ -4,28 +4,21 @@ from typing import Any
 
 from drf_spectacular.utils import OpenApiParameter
 
-from orchestrator.http.api.headers import KEY_PATTERN
 from orchestrator.http.api.openapi import operation_docs
+from orchestrator.http.api.openapi_parts import (
+    idempotency_key,
+    idempotency_replayed,
+    location,
+    request_example,
+    response_example,
+)
 from orchestrator.protocols.stella.jobs.openapi import JOB_ID
-from orchestrator.protocols.stella.openapi import HEADER, QUERY, answer_example, body_example
+from orchestrator.protocols.stella.openapi import QUERY
 from orchestrator.protocols.stella.replays import serializers
 
-_KEY = OpenApiParameter(
-    "Idempotency-Key",
-    {"type": "string", "pattern": f"^{KEY_PATTERN}$"},
-    HEADER,
-    description="A repeated request returns the first replay, another request is 409.",
-)
-_LOCATION = OpenApiParameter(
-    "Location", {"type": "string"}, HEADER, required=True, response=[201], description="Path of the replay, a job."
-)
-_REPEATED = OpenApiParameter(
-    "Idempotency-Replayed",
-    {"type": "string", "enum": ["true"]},
-    HEADER,
-    response=[201],
-    description="Present if an earlier request with the same key has created the replay.",
-)
+_KEY = idempotency_key("A repeated request returns the first replay, another request is 409.")
+_LOCATION = location("Path of the replay, a job.")
+_REPEATED = idempotency_replayed(description="Present if an earlier request with the same key has created the replay.")
 SIGNED = OpenApiParameter(
     "signed",
     {"type": "string", "enum": ["true", "false"]},
@@ -61,8 +54,8 @@ REPLAY_JOB = operation_docs(
     responses={201: serializers.ReplayRecordOutput},
     parameters=[JOB_ID, _KEY, _LOCATION, _REPEATED],
     examples=[
-        body_example("for an audit", {"reason": "audit-verification", "priority": "high", "sealed": True}),
-        answer_example("new replay", _RECORD, "201"),
+        request_example("for an audit", {"reason": "audit-verification", "priority": "high", "sealed": True}),
+        response_example("new replay", _RECORD, "201"),
     ],
     codes=(
         *("not_found", "not_final", "not_replayable", "digest_mismatch", "idempotency_conflict"),
@@ -74,7 +67,7 @@ GET_REPLAY = operation_docs(
     "get_orchestration_replay",
     responses=serializers.ReplayOutput,
     parameters=[JOB_ID],
-    examples=[answer_example("a replay that diverged", _DIVERGED)],
+    examples=[response_example("a replay that diverged", _DIVERGED)],
     codes=("not_found",),
 )
 GET_MANIFEST = operation_docs(

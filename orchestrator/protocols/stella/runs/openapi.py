@@ -5,7 +5,8 @@ from drf_spectacular.utils import OpenApiExample, OpenApiParameter, OpenApiRespo
 
 from orchestrator.http.api.headers import SESSION_PATTERN
 from orchestrator.http.api.openapi import operation_docs
-from orchestrator.protocols.stella.openapi import HEADER, PATH, QUERY, answer_example, body_example
+from orchestrator.http.api.openapi_parts import location, request_example, response_example
+from orchestrator.protocols.stella.openapi import HEADER, PATH, QUERY
 from orchestrator.protocols.stella.runs import serializers
 
 RUN_ID = OpenApiParameter(
@@ -22,9 +23,7 @@ _SESSION = OpenApiParameter(
     HEADER,
     description="ULID that identifies the worker process.",
 )
-_LOCATION = OpenApiParameter(
-    "Location", {"type": "string"}, HEADER, required=True, response=[302], description="Valid for 15 minutes."
-)
+_LOCATION = location("Valid for 15 minutes.", 302)
 _EVENTS = OpenApiExample(
     "output, then the end",
     'id: 0-0.6.1\nevent: chunk\ndata: {"step":0,"offset":0,"text":"hello\\n"}\n\n'
@@ -62,7 +61,7 @@ LIST_RUN_ARTIFACTS = operation_docs(
     "list_run_artifacts",
     responses=serializers.RunArtifactOutput(many=True),
     parameters=[RUN_ID],
-    examples=[answer_example("artifact of a run", _ARTIFACT)],
+    examples=[response_example("artifact of a run", _ARTIFACT)],
     codes=("not_found",),
 )
 DOWNLOAD_RUN_ARTIFACT = operation_docs(
@@ -77,7 +76,7 @@ RENEW_RUN_LEASE = operation_docs(
     responses=serializers.RunHeartbeatOutput,
     parameters=[RUN_ID, _SESSION],
     examples=[
-        body_example(
+        request_example(
             "with progress",
             {
                 "leaseId": "rtl_01kkygn4z3fkef0g4tgm6g3b1j",
@@ -85,7 +84,7 @@ RENEW_RUN_LEASE = operation_docs(
                 "progress": {"percent": 40, "currentStep": "scan"},
             },
         ),
-        answer_example("extended", _HEARTBEAT),
+        response_example("extended", _HEARTBEAT),
     ],
     codes=("not_found", "stale_lease", "illegal_move"),
 )

@@ -5,7 +5,8 @@ from typing import Any
 from drf_spectacular.utils import OpenApiParameter
 
 from orchestrator.http.api.openapi import operation_docs
-from orchestrator.protocols.stella.openapi import QUERY, TENANT, answer_example
+from orchestrator.http.api.openapi_parts import response_example
+from orchestrator.protocols.stella.openapi import QUERY, TENANT
 from orchestrator.protocols.stella.sources.serializers import JobSourceOutput
 from orchestrator.selectors.sources import STATUSES
 
@@ -28,6 +29,6 @@ LIST_SOURCES = operation_docs(
     "list_sources",
     responses=JobSourceOutput(many=True),
     parameters=[TENANT, STATUS],
-    examples=[answer_example("paused job type", PAUSED_FIELDS)],
+    examples=[response_example("paused job type", PAUSED_FIELDS)],
     codes=("not_found",),
 )
