@@ -94,6 +94,11 @@ class BulkAction(models.Model):
         return f"{self.action} of {self.total} in {self.organization.slug}"
 
     @property
+    def event_target(self) -> str:
+        """The name in operator events."""
+        return f"bulk_action:{self.bulk_action_ulid}"
+
+    @property
     def actor(self) -> Actor:
         """The client or operator who requested the action."""
         return Actor(self.actor_kind, self.actor_name)

@@ -11,7 +11,7 @@ from leases.advisory_locks import RECURRING_OF_ORGANIZATION, advisory_xact_lock
 from orchestrator.bulk_actions.models import OPEN_STATUSES, BulkAction, BulkStatus, BulkTarget, TargetOutcome
 from orchestrator.core.cause import Cause
 from orchestrator.core.idempotency import IdempotentRequest
-from orchestrator.core.operator_events import record_operator_event
+from orchestrator.core.operator_events import record_event_of
 from orchestrator.core.unit_of_work import UnitOfWork, operation
 from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import Invalid, NotFound, ResourceConflict
@@ -74,10 +74,8 @@ def start_bulk_action(
     row = BulkAction(
         organization=organization, action=action, filters=filters, reason=cause.reason, created_at=created_at
     )
-    if idempotency is not None:
-        first = idempotency.bind(row.bulk_action_ulid, now=created_at)
-        if first != row.bulk_action_ulid:
-            return find_bulk_action(first), False
+    if idempotency and (first := idempotency.bind(row.bulk_action_ulid, now=created_at)) != row.bulk_action_ulid:
+        return find_bulk_action(first), False
     limit = settings.BULK_ACTIONS_PER_ORGANIZATION
     if organization.bulk_actions.filter(finished_at=None).count() >= limit:
         message = f"The organization has {limit} open bulk actions, which is its limit. Wait, or abort one."
@@ -93,7 +91,7 @@ def start_bulk_action(
         row.status, row.finished_at = BulkStatus.COMPLETED, created_at
     row.save(update_fields=["total", "status", "finished_at"])
     after = {"action": action, "filter": filters, "total": row.total}
-    _record(row, "started", cause.at(created_at), after=after)
+    record_event_of(row, "started", cause.at(created_at), after=after)
     return row, True
 
 
@@ -127,7 +125,7 @@ def abort_bulk_action(
     row.aborted_by = str(cause.actor)[:200]
     row.save(update_fields=["status", "finished_at", "aborted_by"])
     after = {"total": row.total, "done": row.done, "refused": row.refused}
-    _record(row, "aborted", cause.at(aborted_at), after=after)
+    record_event_of(row, "aborted", cause.at(aborted_at), after=after)
     return row
 
 
@@ -165,7 +163,7 @@ def record_bulk_progress(
     elif row.status in OPEN_STATUSES and row.done + row.refused >= row.total:
         row.status, row.finished_at = BulkStatus.COMPLETED, recorded_at
         after = {"total": row.total, "done": row.done, "refused": row.refused}
-        _record(row, "completed", Cause(SYSTEM, now=recorded_at), after=after)
+        record_event_of(row, "completed", Cause(SYSTEM, now=recorded_at), after=after)
     row.save(update_fields=["done", "refused", "claimed_until", "advanced_at", "status", "finished_at"])
     return row
 
@@ -188,9 +186,3 @@ def _lock(bulk_action_ulid: str) -> BulkAction:
     if row is None:
         raise NotFound(NO_BULK_ACTION)
     return row
-
-
-def _record(row: BulkAction, event: str, cause: Cause, *, after: dict[str, Any]) -> None:
-    """Record an event of a bulk action."""
-    target, org_slug = f"bulk_action:{row.bulk_action_ulid}", row.organization.slug
-    record_operator_event(f"bulk_action.{event}", target=target, cause=cause, after=after, org_slug=org_slug)

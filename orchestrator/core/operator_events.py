@@ -46,6 +46,47 @@ def record_operator_event(
     return event
 
 
+def record_event_of(
+    row: Any,
+    action: str,
+    cause: Cause,
+    *,
+    before: dict[str, Any] | None = None,
+    after: dict[str, Any] | None = None,
+) -> None:
+    """Record what was done with a row that has a name in events, such as `webhook:whk_…`, its `event_target`.
+
+    Clients of the organization of the row may read the event. Without one it concerns the installation.
+
+    Args:
+        action: What was done. `created` makes the type `webhook.created`.
+        before: As in `record_operator_event`.
+        after: Likewise.
+    """
+    target: str = row.event_target
+    organization = getattr(row, "organization", None)
+    record_operator_event(
+        f"{target.partition(':')[0]}.{action}",
+        target=target[:200],
+        cause=cause,
+        before=before,
+        after=after,
+        org_slug=organization and organization.slug,
+    )
+
+
+def record_change_of(row: Any, cause: Cause, *, before: dict[str, Any], after: dict[str, Any]) -> None:
+    """Record those members of a row that a change has changed, if it has changed any.
+
+    Args:
+        before: All members before the change, as JSON values.
+        after: The same members after it.
+    """
+    before, after = changed_members(before, after)
+    if after:
+        record_event_of(row, "changed", cause, before=before, after=after)
+
+
 def changed_members(before: dict[str, Any], after: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return those members of a resource that a change has changed, before and after it, as its event records them.
 

@@ -6,6 +6,7 @@ from django.db import models
 from django.db.models import Q
 from django.db.models.functions import Now
 
+from orchestrator.core.managed_rows import ManagedRow
 from runtime_jobs.identifiers import ID_LENGTH, new_schedule_id
 from runtime_jobs.models import Organization
 
@@ -48,7 +49,7 @@ class TickOutcome(models.TextChoices):
     MISSED = "missed"  # skipped with all times before `missed_before`, because they had passed
 
 
-class Schedule(models.Model):
+class Schedule(ManagedRow):
     """A request for a job that is repeated at the times of a cron expression.
 
     Attributes:
@@ -67,9 +68,6 @@ class Schedule(models.Model):
     overlap = models.CharField(max_length=10, choices=OverlapPolicy.choices, default=OverlapPolicy.ALLOW)
     status = models.CharField(max_length=10, choices=ScheduleStatus.choices, default=ScheduleStatus.ACTIVE)
     next_at = models.DateTimeField("next time", null=True)
-    created_at = models.DateTimeField(db_default=Now())
-    updated_at = models.DateTimeField(db_default=Now())
-    updated_by = models.CharField(max_length=200)
 
     class Meta:
         db_table = "schedules"
@@ -86,6 +84,11 @@ class Schedule(models.Model):
 
     def __str__(self) -> str:
         return f"{self.schedule_ulid} of {self.organization.slug}"
+
+    @property
+    def event_target(self) -> str:
+        """The name in operator events."""
+        return f"schedule:{self.schedule_ulid}"
 
     @property
     def concurrency_key(self) -> str:

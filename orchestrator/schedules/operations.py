@@ -10,7 +10,8 @@ from django.conf import settings
 from leases.advisory_locks import RECURRING_OF_ORGANIZATION, advisory_xact_lock
 from orchestrator.core.cause import Cause
 from orchestrator.core.idempotency import IdempotentRequest
-from orchestrator.core.operator_events import changed_members, record_operator_event
+from orchestrator.core.managed_rows import require_room
+from orchestrator.core.operator_events import record_change_of, record_event_of
 from orchestrator.core.unit_of_work import UnitOfWork, operation
 from orchestrator.schedules.cron import CronError, CronTimes
 from orchestrator.schedules.models import (
@@ -109,16 +110,12 @@ def create_schedule(
     advisory_xact_lock(RECURRING_OF_ORGANIZATION, organization.pk)
     created_at = cause.now or database_now()
     schedule = Schedule(organization=organization, created_at=created_at)
-    if idempotency is not None:
-        first = idempotency.bind(schedule.schedule_ulid, now=created_at)
-        if first != schedule.schedule_ulid:
-            return find_schedule(first), False
-    limit = settings.SCHEDULES_PER_ORGANIZATION
-    if organization.schedules.count() >= limit:
-        raise ResourceConflict(f"The organization has {limit} schedules, which is its limit. Delete one.", limit=limit)
+    if idempotency and (first := idempotency.bind(schedule.schedule_ulid, now=created_at)) != schedule.schedule_ulid:
+        return find_schedule(first), False
+    require_room(organization.schedules.all(), settings.SCHEDULES_PER_ORGANIZATION)
     _set_terms(schedule, terms, created_at)
-    _save(schedule, cause.actor, created_at)
-    _record(schedule, "created", cause.at(created_at), after=_facts(schedule))
+    schedule.save_by(cause.actor, created_at)
+    record_event_of(schedule, "created", cause.at(created_at), after=_facts(schedule))
     return schedule, True
 
 
@@ -155,10 +152,8 @@ def change_schedule(
     _set_terms(schedule, ScheduleTerms(**terms), changed_at)
     if (schedule.cron, schedule.time_zone, schedule.status) == times_before:
         schedule.next_at = next_before  # a time that is due stays due
-    _save(schedule, cause.actor, changed_at)
-    before, after = changed_members(before, _facts(schedule))
-    if after:
-        _record(schedule, "changed", cause.at(changed_at), before=before, after=after)
+    schedule.save_by(cause.actor, changed_at)
+    record_change_of(schedule, cause.at(changed_at), before=before, after=_facts(schedule))
     return schedule
 
 
@@ -178,7 +173,7 @@ def delete_schedule(
         NotFound: The schedule does not exist.
     """
     schedule = _lock(schedule_ulid)
-    _record(schedule, "deleted", cause, before=_facts(schedule))
+    record_event_of(schedule, "deleted", cause, before=_facts(schedule))
     schedule.delete()
 
 
@@ -224,7 +219,7 @@ def run_schedule(
         job_ulid=result.job.job_ulid,
         created_at=submitted_at,
     )
-    _record(schedule, "run", cause.at(submitted_at), after={"job_id": result.job.job_ulid})
+    record_event_of(schedule, "run", cause.at(submitted_at), after={"job_id": result.job.job_ulid})
     return result
 
 
@@ -342,26 +337,6 @@ def _set_terms(schedule: Schedule, terms: ScheduleTerms, now: datetime) -> None:
     schedule.name, schedule.cron, schedule.time_zone = terms.name, times.expression, terms.time_zone
     schedule.job, schedule.missed, schedule.overlap = terms.job, terms.missed, terms.overlap
     schedule.next_at = times.next_after(now) if schedule.status == ScheduleStatus.ACTIVE else None
-
-
-def _save(schedule: Schedule, actor: Actor, now: datetime) -> None:
-    schedule.updated_at, schedule.updated_by = now, str(actor)[:200]
-    schedule.save()
-
-
-def _record(
-    schedule: Schedule,
-    action: str,
-    cause: Cause,
-    *,
-    before: dict[str, Any] | None = None,
-    after: dict[str, Any] | None = None,
-) -> None:
-    """Record what an operation has done with a schedule."""
-    target, org_slug = f"schedule:{schedule.schedule_ulid}", schedule.organization.slug
-    record_operator_event(
-        f"schedule.{action}", target=target, cause=cause, before=before, after=after, org_slug=org_slug
-    )
 
 
 def _facts(schedule: Schedule) -> dict[str, Any]:

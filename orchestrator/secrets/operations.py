@@ -13,7 +13,7 @@ from django.db.models import Q
 
 from leases.advisory_locks import VALUES_OF_ORGANIZATION, advisory_xact_lock
 from orchestrator.core.cause import Cause
-from orchestrator.core.operator_events import record_operator_event
+from orchestrator.core.operator_events import record_event_of
 from orchestrator.core.sealing import seal, unseal
 from orchestrator.core.unit_of_work import UnitOfWork, operation
 from runtime_jobs.db_time import database_now
@@ -285,16 +285,11 @@ def _require_room(model: type[V], organization: Organization, repository: Reposi
 
 
 def _record(row: Secret | Variable, action: str, cause: Cause) -> None:
-    noun = row._meta.model_name  # noqa: SLF001 Django's name
     named: dict[str, Any] = {"name": row.name, "repository": row.repository and row.repository.full_name}
-    record_operator_event(
-        f"{noun}.{action}",
-        target=f"{noun}:{row}"[:200],
-        cause=cause,
-        before=named if action == "deleted" else None,
-        after=None if action == "deleted" else named,
-        org_slug=row.organization.slug,
-    )
+    if action == "deleted":
+        record_event_of(row, action, cause, before=named)
+    else:
+        record_event_of(row, action, cause, after=named)
 
 
 def _rows(model: type[V], job: Job, run: RunOfJob) -> list[V]:

@@ -11,11 +11,11 @@ from django.conf import settings
 from django.utils.crypto import salted_hmac
 
 from orchestrator.core.cause import Cause
-from orchestrator.core.operator_events import record_operator_event
+from orchestrator.core.operator_events import record_event_of, record_operator_event
 from orchestrator.core.unit_of_work import UnitOfWork, operation
 from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import Invalid, NotFound
-from runtime_jobs.models import ApiToken, Organization, Project
+from runtime_jobs.models import ApiToken, Organization, PersonalKey, Project
 from workers.models import Pool, Worker
 from workers.registry.tokens import API_PREFIX, PROJECT_PREFIX, WORKER_PREFIX, digest_of, new_key, new_token
 
@@ -126,13 +126,7 @@ def create_api_token(
     after = {"name": name, "scopes": list(scopes), "expires_at": expires_at and expires_at.isoformat()}
     if project is not None:
         after["project"] = project.slug
-    record_operator_event(
-        "token.created",
-        target=_target(row),
-        cause=cause,
-        after=after,
-        org_slug=organization.slug,
-    )
+    record_event_of(row, "created", cause, after=after)
     return row, token
 
 
@@ -154,16 +148,16 @@ def revoke_api_token(
     row = ApiToken.objects.select_for_update(of=("self",)).select_related("organization").filter(pk=token_id).first()
     if row is None:
         raise NotFound(f"The API token {token_id} does not exist.")
+    revoke(row, cause)
+    return row
+
+
+def revoke(row: ApiToken | PersonalKey, cause: Cause) -> None:
+    """Revoke a locked token or key. A repetition changes nothing."""
     if row.revoked_at is None:
         row.revoked_at = cause.now or database_now()
         row.save(update_fields=["revoked_at"])
-        record_operator_event(
-            "token.revoked",
-            target=_target(row),
-            cause=cause,
-            org_slug=row.organization.slug,
-        )
-    return row
+        record_event_of(row, "revoked", cause)
 
 
 @operation
@@ -221,7 +215,3 @@ def valid_webhook_secrets(project: Project) -> list[str]:
 def _derive_secret(project: Project, key: str) -> str:
     value = f"{project.pk}:{project.webhook_generation}"
     return WEBHOOK_PREFIX + salted_hmac(_WEBHOOK_SALT, value, secret=key, algorithm="sha256").hexdigest()
-
-
-def _target(token: ApiToken) -> str:
-    return f"token:{token.organization.slug}/{token.pk}"

@@ -8,7 +8,7 @@ from django.db import connection
 from django.db.models.fields.json import KT
 
 from orchestrator.core.cause import Cause
-from orchestrator.core.operator_events import record_operator_event
+from orchestrator.core.operator_events import record_change_of, record_event_of
 from orchestrator.core.unit_of_work import UnitOfWork, operation
 from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import NotFound, ResourceConflict
@@ -55,12 +55,7 @@ def create_spec(
         created_at=created_at,
         modified_at=created_at,
     )
-    record_operator_event(
-        "spec.created",
-        target=_target(spec),
-        cause=cause.at(created_at),
-        after=_description(spec) | hardware,
-    )
+    record_event_of(spec, "created", cause.at(created_at), after=_description(spec) | hardware)
     return spec
 
 
@@ -106,7 +101,7 @@ def change_spec(
         spec.fallback_at = None
     spec.modified_at = changed_at
     spec.save(update_fields=["name", "slug", "archived_at", "fallback_at", "modified_at"])
-    _record_change(spec, before, cause.at(changed_at))
+    record_change_of(spec, cause.at(changed_at), before=before, after=_description(spec))
     return spec
 
 
@@ -132,12 +127,7 @@ def delete_spec(
         raise ResourceConflict(f"The spec {spec.slug} is associated with runners ({runners}). Remove it there first.")
     if _has_jobs(spec):
         raise ResourceConflict(f"Jobs refer to the spec {spec.slug}. Archive it instead.")
-    record_operator_event(
-        "spec.deleted",
-        target=_target(spec),
-        cause=cause,
-        before=_description(spec),
-    )
+    record_event_of(spec, "deleted", cause, before=_description(spec))
     spec.delete()
 
 
@@ -175,25 +165,12 @@ def _clear_fallback(cause: Cause, now: datetime, *, exempt: HardwareSpec | None 
         before = _description(spec)
         spec.fallback_at, spec.modified_at = None, now
         spec.save(update_fields=["fallback_at", "modified_at"])
-        _record_change(spec, before, cause.at(now))
+        record_change_of(spec, cause.at(now), before=before, after=_description(spec))
 
 
 def _has_jobs(spec: HardwareSpec) -> bool:
     """Return whether a job asks for the spec, by the index `jobs_of_hardware_spec`."""
     return Job.objects.alias(named=KT("spec__spec")).filter(job_type=OCI, named=str(spec.uuid)).exists()
-
-
-def _record_change(spec: HardwareSpec, before: dict[str, Any], cause: Cause) -> None:
-    after = _description(spec)
-    changed = [field for field in before if before[field] != after[field]]
-    if changed:
-        record_operator_event(
-            "spec.changed",
-            target=_target(spec),
-            cause=cause,
-            before={field: before[field] for field in changed},
-            after={field: after[field] for field in changed},
-        )
 
 
 def _description(spec: HardwareSpec) -> dict[str, Any]:
@@ -204,7 +181,3 @@ def _description(spec: HardwareSpec) -> dict[str, Any]:
         "archived_at": spec.archived_at and spec.archived_at.isoformat(),
         "fallback_at": spec.fallback_at and spec.fallback_at.isoformat(),
     }
-
-
-def _target(spec: HardwareSpec) -> str:
-    return f"spec:{spec.uuid}"

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from orchestrator.core.cause import Cause
-from orchestrator.core.operator_events import record_operator_event
+from orchestrator.core.operator_events import record_event_of
 from orchestrator.core.unit_of_work import UnitOfWork, operation
 from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import Invalid, PayloadDigestMismatch, ResourceConflict
@@ -54,13 +54,7 @@ def register_pack_version(
         **named, plan=dict(plan), plan_hash=digest, created_by=str(cause.actor)[:200], created_at=created_at
     )
     row.save(force_insert=True)
-    record_operator_event(
-        "pack.registered",
-        target=f"pack:{organization.slug}:{row}"[:200],
-        cause=cause.at(created_at),
-        after={"plan_hash": public_digest(digest)},
-        org_slug=organization.slug,
-    )
+    record_event_of(row, "registered", cause.at(created_at), after={"plan_hash": public_digest(digest)})
     return row, True
 
 

@@ -13,8 +13,9 @@ from django.conf import settings
 from django.utils.crypto import salted_hmac
 
 from orchestrator.core.cause import Cause
-from orchestrator.core.operator_events import record_operator_event
+from orchestrator.core.operator_events import record_event_of
 from orchestrator.core.unit_of_work import UnitOfWork, operation
+from orchestrator.services.credentials import revoke
 from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import NotFound, OperatorOnly
 from runtime_jobs.identifiers import new_uuid
@@ -76,12 +77,7 @@ def create_personal_key(
         expires_at=expires_at,
     )
     after = {"name": name, "is_jwt": is_jwt, "expires_at": expires_at and expires_at.isoformat()}
-    record_operator_event(
-        "personal_key.created",
-        target=_target(row),
-        cause=cause.at(created_at),
-        after=after,
-    )
+    record_event_of(row, "created", cause.at(created_at), after=after)
     return row, key
 
 
@@ -103,14 +99,7 @@ def revoke_personal_key(
     row = PersonalKey.objects.select_for_update(of=("self",)).select_related("user").filter(pk=key_id).first()
     if row is None:
         raise NotFound(f"The personal key {key_id} does not exist.")
-    if row.revoked_at is None:
-        row.revoked_at = cause.now or database_now()
-        row.save(update_fields=["revoked_at"])
-        record_operator_event(
-            "personal_key.revoked",
-            target=_target(row),
-            cause=cause,
-        )
+    revoke(row, cause)
     return row
 
 
@@ -151,7 +140,3 @@ def _signing_keys() -> Iterator[bytes]:
     """Yield the key that signs, then those that are accepted as well."""
     for secret in (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS):
         yield salted_hmac(_SALT, "jwt", secret=secret, algorithm="sha256").digest()
-
-
-def _target(row: PersonalKey) -> str:
-    return f"personal_key:{row.user.get_username()}/{row.pk}"[:200]

@@ -10,7 +10,7 @@ from django.conf import settings
 
 from orchestrator.core import work_signals
 from orchestrator.core.cause import Cause
-from orchestrator.core.operator_events import record_operator_event
+from orchestrator.core.operator_events import changed_members, record_operator_event
 from orchestrator.core.unit_of_work import UnitOfWork, operation
 from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import NotFound, ResourceConflict
@@ -112,15 +112,10 @@ def change_runner(
             worker.state = WorkerState.ACTIVE
     worker.modified_at = changed_at
     worker.save(update_fields=["name", "slug", "archived_at", "state", "modified_at"])
-    after = _description(worker)
-    changed = [field for field in before if before[field] != after[field]]
-    if changed:
+    before, after = changed_members(before, _description(worker))
+    if after:
         record_operator_event(
-            "runner.changed",
-            target=worker_id,
-            cause=cause.at(changed_at),
-            before={field: before[field] for field in changed},
-            after={field: after[field] for field in changed},
+            "runner.changed", target=worker_id, cause=cause.at(changed_at), before=before, after=after
         )
     if was_archived and archived is False:
         _wake_claims(uow, worker)  # over its open connections

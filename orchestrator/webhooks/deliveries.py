@@ -10,9 +10,10 @@ from django.db.models import Q, QuerySet
 
 from orchestrator.core.cause import Cause
 from orchestrator.core.datetimes import format_timestamp
+from orchestrator.core.operator_events import record_event_of
 from orchestrator.core.unit_of_work import UnitOfWork, operation
 from orchestrator.webhooks.models import Delivery, DeliveryStatus, Webhook, WebhookStatus
-from orchestrator.webhooks.operations import lock_webhook, record_webhook_event
+from orchestrator.webhooks.operations import lock_webhook
 from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import NotFound, ResourceConflict
 from runtime_jobs.event_types import WEBHOOK_TEST
@@ -77,7 +78,7 @@ def send_test(
         due_at=created_at,
         created_at=created_at,
     )
-    record_webhook_event(webhook, "tested", cause.at(created_at), after={"delivery": delivery.delivery_ulid})
+    record_event_of(webhook, "tested", cause.at(created_at), after={"delivery": delivery.delivery_ulid})
     return delivery
 
 
@@ -109,7 +110,7 @@ def redeliver(
         raise ResourceConflict("The delivery is on its way. It can be sent again when it has ended.")
     requested_at = cause.now or database_now()
     _begin_round(Delivery.objects.filter(pk=delivery.pk), requested_at)
-    record_webhook_event(webhook, "redelivered", cause.at(requested_at), after={"delivery": delivery_ulid})
+    record_event_of(webhook, "redelivered", cause.at(requested_at), after={"delivery": delivery_ulid})
     delivery.refresh_from_db()
     return delivery
 
@@ -145,7 +146,7 @@ def redeliver_many(
     found = list(rows[: MAX_REDELIVERED + 1])
     chosen, has_more = found[:MAX_REDELIVERED], len(found) > MAX_REDELIVERED
     number = _begin_round(Delivery.objects.filter(pk__in=[delivery.pk for delivery in chosen]), requested_at)
-    record_webhook_event(
+    record_event_of(
         webhook, "redelivered", cause.at(requested_at), after={"deliveries": number, "since": format_timestamp(since)}
     )
     next_since = found[MAX_REDELIVERED].created_at if has_more and since is not None else None

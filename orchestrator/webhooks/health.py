@@ -5,11 +5,11 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
 from orchestrator.core.cause import Cause
+from orchestrator.core.operator_events import record_event_of
 from orchestrator.core.unit_of_work import UnitOfWork
 from orchestrator.incidents.models import IncidentKind
 from orchestrator.incidents.operations import open_incident
 from orchestrator.webhooks.models import Webhook, WebhookStatus
-from orchestrator.webhooks.operations import record_webhook_event
 from runtime_jobs.db_time import database_now
 from runtime_jobs.events import SYSTEM
 
@@ -77,4 +77,4 @@ def _end(webhook: Webhook, status: WebhookStatus, reason: str, now: datetime) ->
     webhook.updated_at, webhook.updated_by = now, str(SYSTEM)
     webhook.save(update_fields=["status", "status_reason", "updated_at", "updated_by"])
     before, after = {"status": "active"}, {"status": str(status)}
-    record_webhook_event(webhook, str(status), Cause(SYSTEM, reason, now=now), before=before, after=after)
+    record_event_of(webhook, str(status), Cause(SYSTEM, reason, now=now), before=before, after=after)

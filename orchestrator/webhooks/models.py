@@ -7,6 +7,7 @@ from django.db import models
 from django.db.models import Q
 from django.db.models.functions import Now
 
+from orchestrator.core.managed_rows import ManagedRow
 from runtime_jobs.db_functions import TransactionId
 from runtime_jobs.identifiers import ID_LENGTH, new_delivery_id, new_rule_id, new_webhook_id
 from runtime_jobs.models import Organization
@@ -32,7 +33,7 @@ class WebhookStatus(models.TextChoices):
     DELETED = "deleted"  # by a client; the row remains until its deliveries are deleted by retention
 
 
-class Webhook(models.Model):
+class Webhook(ManagedRow):
     """An address of an organization to which events are sent.
 
     Attributes:
@@ -57,15 +58,17 @@ class Webhook(models.Model):
     sealed_former_secret = models.BinaryField(editable=False, null=True)
     former_secret_until = models.DateTimeField(null=True)
     failing_since = models.DateTimeField(null=True)
-    created_at = models.DateTimeField(db_default=Now())
-    updated_at = models.DateTimeField(db_default=Now())
-    updated_by = models.CharField(max_length=200)
 
     class Meta:
         db_table = "webhooks"
 
     def __str__(self) -> str:
         return f"{self.webhook_ulid} of {self.organization.slug}"
+
+    @property
+    def event_target(self) -> str:
+        """The name in operator events."""
+        return f"webhook:{self.webhook_ulid}"
 
     @property
     def sealing_context(self) -> str:
@@ -84,7 +87,7 @@ class Webhook(models.Model):
         return not self.job_types or job_type in self.job_types
 
 
-class NotificationRule(models.Model):
+class NotificationRule(ManagedRow):
     """A rule that turns events of an organization into notifications, which are sent to a webhook or by mail.
 
     Attributes:
@@ -111,9 +114,6 @@ class NotificationRule(models.Model):
     )
     recipients = ArrayField(models.EmailField(), default=list, blank=True, help_text="Addresses of mail.")
     gather_seconds = models.PositiveIntegerField("gather (seconds)", default=60)
-    created_at = models.DateTimeField(db_default=Now())
-    updated_at = models.DateTimeField(db_default=Now())
-    updated_by = models.CharField(max_length=200)
 
     class Meta:
         db_table = "notification_rules"
@@ -127,6 +127,11 @@ class NotificationRule(models.Model):
 
     def __str__(self) -> str:
         return f"{self.name} ({self.organization.slug})"
+
+    @property
+    def event_target(self) -> str:
+        """The name in operator events."""
+        return f"notification_rule:{self.rule_ulid}"
 
 
 class GatheredNotification(models.Model):

@@ -3,7 +3,6 @@
 from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
-from datetime import datetime
 from typing import Any, Final
 
 from django.conf import settings
@@ -11,12 +10,12 @@ from django.conf import settings
 from leases.advisory_locks import WEBHOOKS_OF_ORGANIZATION, advisory_xact_lock
 from orchestrator.core.cause import Cause
 from orchestrator.core.idempotency import IdempotentRequest
-from orchestrator.core.operator_events import changed_members, record_operator_event
+from orchestrator.core.managed_rows import require_room
+from orchestrator.core.operator_events import record_change_of, record_event_of
 from orchestrator.core.unit_of_work import UnitOfWork, operation
 from orchestrator.webhooks.models import NotificationRule, Webhook, WebhookStatus
 from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import Invalid, NotFound, ResourceConflict
-from runtime_jobs.events import Actor
 from runtime_jobs.models import Membership, Organization
 
 MAX_RULES: Final = 100  # of an organization
@@ -66,16 +65,12 @@ def create_notification_rule(
     advisory_xact_lock(WEBHOOKS_OF_ORGANIZATION, organization.pk)
     created_at = cause.now or database_now()
     rule = NotificationRule(organization=organization, created_at=created_at)
-    if idempotency is not None:
-        first = idempotency.bind(rule.rule_ulid, now=created_at)
-        if first != rule.rule_ulid:
-            return find_notification_rule(first), False
-    if organization.notification_rules.count() >= MAX_RULES:
-        text = f"The organization has {MAX_RULES} notification rules, which is its limit. Delete one."
-        raise ResourceConflict(text, limit=MAX_RULES)
+    if idempotency and (first := idempotency.bind(rule.rule_ulid, now=created_at)) != rule.rule_ulid:
+        return find_notification_rule(first), False
+    require_room(organization.notification_rules.all(), MAX_RULES)
     _set_terms(rule, terms)
-    _save(rule, cause.actor, created_at)
-    _record(rule, "created", cause.at(created_at), after=_facts(rule))
+    rule.save_by(cause.actor, created_at)
+    record_event_of(rule, "created", cause.at(created_at), after=_facts(rule))
     return rule, True
 
 
@@ -108,16 +103,8 @@ def change_notification_rule(
     if "recipients" in changes and "webhook_ulid" not in changes:
         terms["webhook_ulid"] = None
     _set_terms(rule, RuleTerms(**terms | changes))
-    _save(rule, cause.actor, changed_at)
-    before, after = changed_members(before, _facts(rule))
-    if after:
-        _record(
-            rule,
-            "changed",
-            cause.at(changed_at),
-            before=before,
-            after=after,
-        )
+    rule.save_by(cause.actor, changed_at)
+    record_change_of(rule, cause.at(changed_at), before=before, after=_facts(rule))
     return rule
 
 
@@ -137,7 +124,7 @@ def delete_notification_rule(
         NotFound: The rule does not exist.
     """
     rule = find_notification_rule(rule_ulid)
-    _record(rule, "deleted", cause, before=_facts(rule))
+    record_event_of(rule, "deleted", cause, before=_facts(rule))
     rule.delete()
 
 
@@ -233,25 +220,6 @@ def _find_receiver(organization: Organization, webhook_ulid: str | None) -> Webh
     return webhook
 
 
-def _save(rule: NotificationRule, actor: Actor, now: datetime) -> None:
-    rule.updated_at, rule.updated_by = now, str(actor)[:200]
-    rule.save()
-
-
 def _facts(rule: NotificationRule) -> dict[str, Any]:
     facts = asdict(_terms_of(rule))
     return {name: list(value) if isinstance(value, list | tuple) else value for name, value in facts.items()}
-
-
-def _record(
-    rule: NotificationRule,
-    action: str,
-    cause: Cause,
-    *,
-    before: dict[str, Any] | None = None,
-    after: dict[str, Any] | None = None,
-) -> None:
-    target, org_slug = f"notification_rule:{rule.rule_ulid}", rule.organization.slug
-    record_operator_event(
-        f"notification_rule.{action}", target=target, cause=cause, before=before, after=after, org_slug=org_slug
-    )

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any, Final
 
 from django.conf import settings
@@ -10,15 +10,15 @@ from django.conf import settings
 from leases.advisory_locks import WEBHOOKS_OF_ORGANIZATION, advisory_xact_lock
 from orchestrator.core.cause import Cause
 from orchestrator.core.idempotency import IdempotentRequest
-from orchestrator.core.operator_events import changed_members, record_operator_event
+from orchestrator.core.managed_rows import require_room
+from orchestrator.core.operator_events import record_change_of, record_event_of
 from orchestrator.core.sealing import seal, unseal
 from orchestrator.core.unit_of_work import UnitOfWork, operation
 from orchestrator.incidents.operations import resolve_for_webhook
 from orchestrator.webhooks.models import Webhook, WebhookStatus
 from orchestrator.webhooks.signatures import new_key, secret_text
 from runtime_jobs.db_time import database_now
-from runtime_jobs.errors import NotFound, ResourceConflict
-from runtime_jobs.events import Actor
+from runtime_jobs.errors import NotFound
 from runtime_jobs.identifiers import fingerprint
 from runtime_jobs.models import Organization
 
@@ -63,17 +63,14 @@ def create_webhook(
     advisory_xact_lock(WEBHOOKS_OF_ORGANIZATION, organization.pk)
     created_at = cause.now or database_now()
     webhook = Webhook(organization=organization, created_at=created_at)
-    if idempotency is not None:
-        first = idempotency.bind(webhook.webhook_ulid, now=created_at)
-        if first != webhook.webhook_ulid:
-            return find_webhook(first), False
-    limit = settings.WEBHOOKS_PER_ORGANIZATION
-    if organization.webhooks.exclude(status=WebhookStatus.DELETED).count() >= limit:
-        raise ResourceConflict(f"The organization has {limit} webhooks, which is its limit. Delete one.", limit=limit)
+    if idempotency and (first := idempotency.bind(webhook.webhook_ulid, now=created_at)) != webhook.webhook_ulid:
+        return find_webhook(first), False
+    counted = organization.webhooks.exclude(status=WebhookStatus.DELETED)
+    require_room(counted, settings.WEBHOOKS_PER_ORGANIZATION)
     _set_terms(webhook, terms)
     webhook.sealed_secret = seal(WEBHOOK_KEY, new_key(), context=webhook.sealing_context)
-    _save(webhook, cause.actor, created_at)
-    record_webhook_event(webhook, "created", cause.at(created_at), after=_facts(webhook))
+    webhook.save_by(cause.actor, created_at)
+    record_event_of(webhook, "created", cause.at(created_at), after=_facts(webhook))
     return webhook, True
 
 
@@ -113,16 +110,8 @@ def change_webhook(
         resolve_for_webhook(
             webhook.webhook_ulid, actor=cause.actor, resolution="The webhook was activated.", now=changed_at
         )
-    _save(webhook, cause.actor, changed_at)
-    before, after = changed_members(before, _facts(webhook))
-    if after:
-        record_webhook_event(
-            webhook,
-            "changed",
-            cause.at(changed_at),
-            before=before,
-            after=after,
-        )
+    webhook.save_by(cause.actor, changed_at)
+    record_change_of(webhook, cause.at(changed_at), before=before, after=_facts(webhook))
     return webhook
 
 
@@ -147,8 +136,8 @@ def rotate_webhook_key(
     webhook.sealed_former_secret = seal(WEBHOOK_KEY, former, context=webhook.former_sealing_context)
     webhook.former_secret_until = rotated_at + OVERLAP
     webhook.sealed_secret = seal(WEBHOOK_KEY, new_key(), context=webhook.sealing_context)
-    _save(webhook, cause.actor, rotated_at)
-    record_webhook_event(webhook, "secret_rotated", cause.at(rotated_at))
+    webhook.save_by(cause.actor, rotated_at)
+    record_event_of(webhook, "secret_rotated", cause.at(rotated_at))
     return webhook
 
 
@@ -176,8 +165,8 @@ def delete_webhook(
     webhook.sealed_secret = webhook.sealed_former_secret = webhook.former_secret_until = None
     webhook.notification_rules.all().delete()
     resolve_for_webhook(webhook.webhook_ulid, actor=cause.actor, resolution="The webhook was deleted.", now=deleted_at)
-    _save(webhook, cause.actor, deleted_at)
-    record_webhook_event(webhook, "deleted", cause.at(deleted_at), before=before)
+    webhook.save_by(cause.actor, deleted_at)
+    record_event_of(webhook, "deleted", cause.at(deleted_at), before=before)
 
 
 def webhook_secret(webhook: Webhook) -> str:
@@ -215,21 +204,6 @@ def lock_webhook(webhook_ulid: str) -> Webhook:
     return webhook
 
 
-def record_webhook_event(
-    webhook: Webhook,
-    action: str,
-    cause: Cause,
-    *,
-    before: dict[str, Any] | None = None,
-    after: dict[str, Any] | None = None,
-) -> None:
-    """Record what an operation has done with a webhook."""
-    target, org_slug = f"webhook:{webhook.webhook_ulid}", webhook.organization.slug
-    record_operator_event(
-        f"webhook.{action}", target=target, cause=cause, before=before, after=after, org_slug=org_slug
-    )
-
-
 def _terms_of(webhook: Webhook) -> dict[str, Any]:
     return {
         "url": webhook.url,
@@ -242,11 +216,6 @@ def _terms_of(webhook: Webhook) -> dict[str, Any]:
 def _set_terms(webhook: Webhook, terms: WebhookTerms) -> None:
     webhook.url, webhook.description = terms.url, terms.description
     webhook.event_types, webhook.job_types = list(terms.event_types), list(terms.job_types)
-
-
-def _save(webhook: Webhook, actor: Actor, now: datetime) -> None:
-    webhook.updated_at, webhook.updated_by = now, str(actor)[:200]
-    webhook.save()
 
 
 def _facts(webhook: Webhook) -> dict[str, Any]:

@@ -37,3 +37,8 @@ class PackVersion(models.Model):
 
     def __str__(self) -> str:
         return f"{self.pack_id} {self.version}"
+
+    @property
+    def event_target(self) -> str:
+        """The name in operator events."""
+        return f"pack:{self.organization.slug}:{self}"

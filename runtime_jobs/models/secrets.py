@@ -48,6 +48,11 @@ class ScopedValue(models.Model):
         return f"{self.scope_text}/{self.name}"
 
     @property
+    def event_target(self) -> str:
+        """The name in operator events."""
+        return f"{self._meta.model_name}:{self}"
+
+    @property
     def scope_text(self) -> str:
         """The scope for people: the organization, or the organization and the repository."""
         if self.repository is None:

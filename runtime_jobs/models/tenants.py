@@ -351,6 +351,11 @@ class ApiToken(models.Model):
     def __str__(self) -> str:
         return f"{self.name} ({self.organization.slug})"
 
+    @property
+    def event_target(self) -> str:
+        """The name in operator events."""
+        return f"token:{self.organization.slug}/{self.pk}"
+
 
 class PersonalKey(models.Model):
     """A key of a person for the Bencher API: `bencher_user_…` or a JWT. Displayed once; only its SHA-256 is stored."""
@@ -373,3 +378,8 @@ class PersonalKey(models.Model):
 
     def __str__(self) -> str:
         return f"{self.name} ({self.user.get_username()})"
+
+    @property
+    def event_target(self) -> str:
+        """The name in operator events."""
+        return f"personal_key:{self.user.get_username()}/{self.pk}"

@@ -144,6 +144,11 @@ class HardwareSpec(models.Model):
         return self.slug
 
     @property
+    def event_target(self) -> str:
+        """The name in operator events."""
+        return f"spec:{self.uuid}"
+
+    @property
     def label(self) -> str:
         """The requirement of a job that asks for this spec, and the label of a worker that provides it."""
         return spec_label(self.uuid)

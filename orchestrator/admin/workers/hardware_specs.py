@@ -130,7 +130,7 @@ class HardwareSpecAdmin(CreateByOperation, ReadOnlyAdmin):
         return [button for button in super().get_actions_detail(request, object_id) if button.path not in hidden]
 
     def target_of(self, row: Any) -> str:
-        return f"spec:{row.uuid}"
+        return str(row.event_target)
 
     def respond_to_form(self, request: HttpRequest, values: dict[str, Any]) -> HttpResponse:
         spec = hardware_specs.create_spec(
