@@ -17,7 +17,6 @@ from rest_framework.renderers import BaseRenderer
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
-from rest_framework.viewsets import GenericViewSet
 
 from leases.errors import StaleLease
 from orchestrator.artifacts import piece_operations
@@ -28,14 +27,14 @@ from orchestrator.artifacts.storage import OCTETS, artifact_storage
 from orchestrator.artifacts.uploads import store_upload, with_confirmed
 from orchestrator.http.api.fields import parse
 from orchestrator.http.api.json_parser import body_of, require_uncompressed
-from orchestrator.http.api.query_parameters import LIST_PARAMETERS, StrictQueryMixin
+from orchestrator.http.api.query_parameters import StrictQueryMixin
 from orchestrator.http.asgi.body_limit import too_large
-from orchestrator.http.auth.callers import client_of
 from orchestrator.http.auth.permissions import HasScope
 from orchestrator.http.errors.problems import ApiError
 from orchestrator.http.ranged_response import RangeNotSatisfiable, ranged_response
 from orchestrator.protocols.native.artifacts import openapi, serializers, wire
 from orchestrator.protocols.native.artifacts.receiver import ADDRESS, address_of, received_part, refuse_write
+from orchestrator.protocols.native.base_view import OrganizationViewSet
 from orchestrator.protocols.native.leases.views import WorkerViewSet
 from runtime_jobs.errors import NotFound
 from runtime_jobs.identifiers import is_id
@@ -55,7 +54,7 @@ class ArtifactFilters(django_filters.FilterSet):
     name = django_filters.CharFilter()
 
 
-class ArtifactViewSet(StrictQueryMixin, GenericViewSet):
+class ArtifactViewSet(OrganizationViewSet):
     """Complete artifacts of the organizations that the caller may see."""
 
     lookup_field = "artifact_ulid"
@@ -64,19 +63,12 @@ class ArtifactViewSet(StrictQueryMixin, GenericViewSet):
     http_method_names = ["get", "head"]
     filterset_class = ArtifactFilters
 
-    def query_parameters(self) -> frozenset[str]:
-        return LIST_PARAMETERS | set(ArtifactFilters.base_filters) if self.action == "list" else frozenset()
-
     def get_permissions(self) -> list[Any]:
         return [HasScope(Scope.JOBS_READ)]
 
-    def get_queryset(self) -> QuerySet[StoredArtifact]:
-        if getattr(self, "swagger_fake_view", False):
-            return StoredArtifact.objects.none()
+    def all_rows(self) -> QuerySet[StoredArtifact]:
         unexpired = Q(expires_at=None) | Q(expires_at__gt=timezone.now())
-        rows = StoredArtifact.objects.select_related("batch").filter(unexpired, is_abandoned=False)
-        organizations = client_of(self.request).organizations
-        return rows if organizations is None else rows.filter(organization__slug__in=organizations)
+        return StoredArtifact.objects.select_related("batch").filter(unexpired, is_abandoned=False)
 
     @openapi.LIST_ARTIFACTS
     def list(self, request: Request) -> Response:

@@ -8,16 +8,15 @@ from django.db.models.fields.json import KT, KeyTransform
 from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.viewsets import GenericViewSet
 
 from orchestrator.http.api.fields import parse
 from orchestrator.http.api.headers import idempotent_request
 from orchestrator.http.api.json_parser import body_of
-from orchestrator.http.api.query_parameters import LIST_PARAMETERS, StrictQueryMixin
 from orchestrator.http.auth.callers import cause_of, client_of
 from orchestrator.http.auth.permissions import HasScope
 from orchestrator.http.client_ip import client_address
 from orchestrator.http.observability.request_context import context_of
+from orchestrator.protocols.native.base_view import OrganizationViewSet
 from orchestrator.protocols.native.batches import openapi, wire
 from orchestrator.protocols.native.batches.filters import BatchFilters, CheckFilters
 from orchestrator.protocols.native.batches.serializers import (
@@ -47,7 +46,7 @@ def _jobs() -> QuerySet[Job]:
     ).defer("spec")
 
 
-class BatchViewSet(StrictQueryMixin, GenericViewSet):
+class BatchViewSet(OrganizationViewSet):
     """Batches of the organizations that the caller may see. Any other batch is answered 404."""
 
     lookup_field = "batch_ulid"
@@ -55,19 +54,13 @@ class BatchViewSet(StrictQueryMixin, GenericViewSet):
     lookup_value_regex = f"rtb_{ULID_PATTERN}"
     http_method_names = ["get", "head", "post"]
     filterset_class = BatchFilters
-
-    def query_parameters(self) -> frozenset[str]:
-        return LIST_PARAMETERS | set(BatchFilters.base_filters) if self.action == "list" else frozenset()
+    organization_slug = "org_slug"
 
     def get_permissions(self) -> list[Any]:
         return [HasScope(Scope.JOBS_READ if self.action in {"list", "retrieve"} else Scope.JOBS_WRITE)]
 
-    def get_queryset(self) -> QuerySet[Batch]:
-        if getattr(self, "swagger_fake_view", False):
-            return Batch.objects.none()
-        batches = Batch.objects.select_related("workflow_run__repository__project__organization")
-        organizations = client_of(self.request).organizations
-        return batches if organizations is None else batches.filter(org_slug__in=organizations)
+    def all_rows(self) -> QuerySet[Batch]:
+        return Batch.objects.select_related("workflow_run__repository__project__organization")
 
     @openapi.LIST_BATCHES
     def list(self, request: Request) -> Response:
@@ -177,24 +170,18 @@ class BatchViewSet(StrictQueryMixin, GenericViewSet):
         return run
 
 
-class CheckViewSet(StrictQueryMixin, GenericViewSet):
+class CheckViewSet(OrganizationViewSet):
     """Jobs of workflow runs as checks of their commits."""
 
     http_method_names = ["get", "head"]
     filterset_class = CheckFilters
-
-    def query_parameters(self) -> frozenset[str]:
-        return LIST_PARAMETERS | set(CheckFilters.base_filters)
+    organization_slug = "org_slug"
 
     def get_permissions(self) -> list[Any]:
         return [HasScope(Scope.JOBS_READ)]
 
-    def get_queryset(self) -> QuerySet[Job]:
-        if getattr(self, "swagger_fake_view", False):
-            return Job.objects.none()
-        jobs = _jobs().filter(batch__workflow_run__isnull=False).select_related("batch__workflow_run__repository")
-        organizations = client_of(self.request).organizations
-        return jobs if organizations is None else jobs.filter(org_slug__in=organizations)
+    def all_rows(self) -> QuerySet[Job]:
+        return _jobs().filter(batch__workflow_run__isnull=False).select_related("batch__workflow_run__repository")
 
     @openapi.LIST_CHECKS
     def list(self, request: Request) -> Response:

@@ -7,14 +7,14 @@ from django.db.models import QuerySet
 from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.viewsets import GenericViewSet
 
 from leases.models import Breaker, BreakerState
+from orchestrator.http.api.fields import parse
 from orchestrator.http.api.json_parser import body_of
-from orchestrator.http.api.query_parameters import LIST_PARAMETERS, StrictQueryMixin
 from orchestrator.http.auth.callers import cause_of, client_of
 from orchestrator.http.auth.permissions import HasScope
 from orchestrator.incidents import breakers
+from orchestrator.protocols.native.base_view import OrganizationViewSet
 from orchestrator.protocols.native.breakers import openapi
 from orchestrator.protocols.native.breakers.serializers import ResetBreakerInput
 from orchestrator.protocols.native.breakers.wire import serialize_breaker
@@ -35,37 +35,29 @@ class BreakerFilters(django_filters.FilterSet):
         fields: list[str] = []
 
 
-class BreakerViewSet(StrictQueryMixin, GenericViewSet):
+class BreakerViewSet(OrganizationViewSet):
     """Breakers of the organizations that the caller may see."""
 
     http_method_names = ["get", "head", "post"]
     filterset_class = BreakerFilters
-
-    def query_parameters(self) -> frozenset[str]:
-        return LIST_PARAMETERS | set(BreakerFilters.base_filters) if self.action == "list" else frozenset()
+    organization_slug = "org_slug"
 
     def get_permissions(self) -> list[Any]:
         return [HasScope(Scope.ORCH_READ if self.action == "list" else Scope.ORCH_OPERATE)]
 
-    def get_queryset(self) -> QuerySet[Breaker]:
-        if getattr(self, "swagger_fake_view", False):
-            return Breaker.objects.none()
-        organizations, rows = client_of(self.request).organizations, Breaker.objects.all()
-        return rows if organizations is None else rows.filter(org_slug__in=organizations)
+    def all_rows(self) -> QuerySet[Breaker]:
+        return Breaker.objects.all()
 
     @openapi.LIST_BREAKERS
     def list(self, request: Request) -> Response:
         """List breakers, newest first. A breaker exists after the first failure that it counted."""
-        page = self.paginate_queryset(self.filter_queryset(self.get_queryset()))
-        return self.get_paginated_response([serialize_breaker(breaker) for breaker in page or []])
+        return self.list_rows(serialize_breaker)
 
     @openapi.RESET_BREAKER
     @action(detail=False, methods=["post"])
     def reset(self, request: Request) -> Response:
         """Close a breaker now. Earlier failures no longer count."""
-        body = ResetBreakerInput(data=body_of(request))
-        body.is_valid(raise_exception=True)
-        validated = body.validated_data
+        validated = parse(ResetBreakerInput, body_of(request))
         visible_organization(client_of(request), validated["org_slug"])
         breaker = breakers.reset_breaker(
             org_slug=validated["org_slug"],

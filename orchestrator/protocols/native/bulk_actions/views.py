@@ -8,20 +8,20 @@ from django.db.models import QuerySet
 from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.viewsets import GenericViewSet
 
 from orchestrator.bulk_actions.actions import ACTIONS
 from orchestrator.bulk_actions.models import BulkAction, BulkStatus, BulkTarget, TargetOutcome
 from orchestrator.bulk_actions.operations import NO_BULK_ACTION, abort_bulk_action, start_bulk_action
 from orchestrator.bulk_actions.targets import count_targets, store_targets
+from orchestrator.http.api.fields import parse
 from orchestrator.http.api.headers import idempotent_request
 from orchestrator.http.api.json_parser import body_of
-from orchestrator.http.api.query_parameters import LIST_PARAMETERS, StrictQueryMixin
+from orchestrator.http.api.query_parameters import LIST_PARAMETERS
 from orchestrator.http.auth.callers import cause_of, client_of
 from orchestrator.http.auth.permissions import HasScope
+from orchestrator.protocols.native.base_view import OrganizationViewSet, created_response
 from orchestrator.protocols.native.bulk_actions import openapi, serializers, wire
 from orchestrator.protocols.native.organizations import visible_organization
-from runtime_jobs.errors import NotFound
 from runtime_jobs.models.tenants import Scope
 
 
@@ -37,7 +37,7 @@ class BulkActionFilters(django_filters.FilterSet):
         fields: list[str] = []
 
 
-class BulkActionViewSet(StrictQueryMixin, GenericViewSet):
+class BulkActionViewSet(OrganizationViewSet):
     """Bulk actions of the organizations that the caller may see."""
 
     lookup_field = "bulk_action_ulid"
@@ -45,39 +45,29 @@ class BulkActionViewSet(StrictQueryMixin, GenericViewSet):
     lookup_value_regex = openapi.BULK_ACTION_ID_PATTERN
     http_method_names = ["get", "head", "post"]
     filterset_class = BulkActionFilters
-
-    def query_parameters(self) -> frozenset[str]:
-        if self.action == "refusals":
-            return LIST_PARAMETERS
-        return LIST_PARAMETERS | set(BulkActionFilters.base_filters) if self.action == "list" else frozenset()
+    parameters = {"refusals": LIST_PARAMETERS}
+    missing = NO_BULK_ACTION
 
     def get_permissions(self) -> list[Any]:
         return [HasScope(Scope.ORCH_OPERATE)]
 
-    def get_queryset(self) -> QuerySet[BulkAction]:
-        if getattr(self, "swagger_fake_view", False):
-            return BulkAction.objects.none()
-        organizations = client_of(self.request).organizations
-        rows = BulkAction.objects.select_related("organization")
-        return rows if organizations is None else rows.filter(organization__slug__in=organizations)
+    def all_rows(self) -> QuerySet[BulkAction]:
+        return BulkAction.objects.select_related("organization")
 
     @openapi.LIST_BULK_ACTIONS
     def list(self, request: Request) -> Response:
         """List bulk actions, newest first."""
-        page = self.paginate_queryset(self.filter_queryset(self.get_queryset()))
-        return self.get_paginated_response([wire.serialize_bulk_action(row) for row in page or []])
+        return self.list_rows(wire.serialize_bulk_action)
 
     @openapi.GET_BULK_ACTION
     def retrieve(self, request: Request, bulk_action_id: str) -> Response:
         """Return a bulk action with its progress."""
-        return Response(wire.serialize_bulk_action(self._own_action(bulk_action_id)))
+        return Response(wire.serialize_bulk_action(self.own_row(bulk_action_id)))
 
     @openapi.START_BULK_ACTION
     def create(self, request: Request) -> Response:
         """Count the targets of an action and start it (202), or only count them (`dry_run`, 200)."""
-        body = serializers.BulkActionInput(data=body_of(request))
-        body.is_valid(raise_exception=True)
-        validated = body.validated_data
+        validated = parse(serializers.BulkActionInput, body_of(request))
         organization = visible_organization(client_of(request), validated["org_slug"])
         if validated["dry_run"]:
             limit = settings.BULK_ACTION_TARGETS
@@ -91,34 +81,22 @@ class BulkActionViewSet(StrictQueryMixin, GenericViewSet):
             cause=cause_of(request, validated["reason"]),
             idempotency=idempotent_request(request, "start bulk action", body_of(request)),
         )
-        headers = {"Location": f"/v1/bulk-actions/{row.bulk_action_ulid}"}
-        headers |= {} if is_new else {"Idempotency-Replayed": "true"}
-        return Response(wire.serialize_bulk_action(row), status=202, headers=headers)
+        location = f"/v1/bulk-actions/{row.bulk_action_ulid}"
+        return created_response(wire.serialize_bulk_action(row), location, is_new=is_new, status=202)
 
     @openapi.ABORT_BULK_ACTION
     @action(detail=True, methods=["post"])
     def abort(self, request: Request, bulk_action_id: str) -> Response:
         """Stop a bulk action. What it has changed stays changed. A second call changes nothing."""
-        body = serializers.AbortBulkActionInput(data=body_of(request))
-        body.is_valid(raise_exception=True)
-        self._own_action(bulk_action_id)
-        row = abort_bulk_action(
-            bulk_action_ulid=bulk_action_id,
-            cause=cause_of(request, body.validated_data["reason"]),
-        )
+        reason = parse(serializers.AbortBulkActionInput, body_of(request))["reason"]
+        self.own_row(bulk_action_id)
+        row = abort_bulk_action(bulk_action_ulid=bulk_action_id, cause=cause_of(request, reason))
         return Response(wire.serialize_bulk_action(row))
 
     @openapi.LIST_REFUSALS
     @action(detail=True, filterset_class=None)
     def refusals(self, request: Request, bulk_action_id: str) -> Response:
         """List the jobs or incidents for which the operation was refused, newest first."""
-        row = self._own_action(bulk_action_id)
+        row = self.own_row(bulk_action_id)
         targets = BulkTarget.objects.filter(bulk_action=row, outcome=TargetOutcome.REFUSED)
-        page = self.paginate_queryset(targets)
-        return self.get_paginated_response([wire.serialize_refusal(target) for target in page or []])
-
-    def _own_action(self, bulk_action_id: str) -> BulkAction:
-        row = self.get_queryset().filter(bulk_action_ulid=bulk_action_id).first()
-        if row is None:
-            raise NotFound(NO_BULK_ACTION)
-        return row
+        return self.page_of(targets, wire.serialize_refusal)

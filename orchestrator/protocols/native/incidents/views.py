@@ -9,16 +9,16 @@ from django.utils import timezone
 from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.viewsets import GenericViewSet
 
+from orchestrator.http.api.fields import parse
 from orchestrator.http.api.json_parser import body_of
 from orchestrator.http.api.pagination import NewestFirst
-from orchestrator.http.api.query_parameters import LIST_PARAMETERS, StrictQueryMixin
 from orchestrator.http.auth.callers import cause_of, client_of
 from orchestrator.http.auth.permissions import HasScope
 from orchestrator.incidents import incident_mode
 from orchestrator.incidents.models import Incident, IncidentKind, IncidentMode, IncidentStatus
 from orchestrator.incidents.operations import acknowledge_incident, resolve_incident
+from orchestrator.protocols.native.base_view import OrganizationViewSet
 from orchestrator.protocols.native.incidents import openapi
 from orchestrator.protocols.native.incidents.serializers import (
     BeginIncidentModeInput,
@@ -61,7 +61,7 @@ class OpenFirst(NewestFirst):
     ordering = "-sort_key"
 
 
-class IncidentViewSet(StrictQueryMixin, GenericViewSet):
+class IncidentViewSet(OrganizationViewSet):
     """Incidents of the organizations that the caller may see."""
 
     lookup_field = "incident_ulid"
@@ -69,28 +69,21 @@ class IncidentViewSet(StrictQueryMixin, GenericViewSet):
     lookup_value_regex = openapi.INCIDENT_ID_PATTERN
     http_method_names = ["get", "head", "post"]
     filterset_class = IncidentFilters
+    organization_slug = "org_slug"
     pagination_class = OpenFirst
-
-    def query_parameters(self) -> frozenset[str]:
-        return LIST_PARAMETERS | set(IncidentFilters.base_filters) if self.action == "list" else frozenset()
 
     def get_permissions(self) -> list[Any]:
         return [HasScope(Scope.ORCH_READ if self.action in {"list", "retrieve"} else Scope.ORCH_OPERATE)]
 
-    def get_queryset(self) -> QuerySet[Incident]:
-        if getattr(self, "swagger_fake_view", False):
-            return Incident.objects.none()
-        organizations, rows = client_of(self.request).organizations, Incident.objects.all()
-        visible = rows if organizations is None else rows.filter(org_slug__in=organizations)
+    def all_rows(self) -> QuerySet[Incident]:
         offset = Value(UNRESOLVED_OFFSET, output_field=BigIntegerField())  # a plain int is sent with 32 bits
         is_unresolved = When(resolved_at=None, then=F("id") + offset)
-        return visible.annotate(sort_key=Case(is_unresolved, default=F("id"), output_field=BigIntegerField()))
+        return Incident.objects.annotate(sort_key=Case(is_unresolved, default=F("id"), output_field=BigIntegerField()))
 
     @openapi.LIST_INCIDENTS
     def list(self, request: Request) -> Response:
         """List incidents: unresolved ones first, then resolved ones, each newest first."""
-        page = self.paginate_queryset(self.filter_queryset(self.get_queryset()))
-        return self.get_paginated_response([serialize_incident(incident) for incident in page or []])
+        return self.list_rows(serialize_incident)
 
     @openapi.GET_INCIDENT
     def retrieve(self, request: Request, incident_id: str) -> Response:
@@ -110,46 +103,32 @@ class IncidentViewSet(StrictQueryMixin, GenericViewSet):
         return self._change(request, resolve_incident)
 
     def _change(self, request: Request, operation: Callable[..., Incident]) -> Response:
-        body = IncidentReasonInput(data=body_of(request))
-        body.is_valid(raise_exception=True)
+        cause = cause_of(request, parse(IncidentReasonInput, body_of(request))["reason"])
         incident: Incident = self.get_object()
-        cause = cause_of(request, body.validated_data["reason"])
         return Response(serialize_incident(operation(incident_ulid=incident.incident_ulid, cause=cause)))
 
 
-class IncidentModeViewSet(StrictQueryMixin, GenericViewSet):
+class IncidentModeViewSet(OrganizationViewSet):
     """Incident modes of the organizations that the caller may see."""
 
     http_method_names = ["get", "head", "post"]
-    filter_backends: list[Any] = []
-
-    def query_parameters(self) -> frozenset[str]:
-        return LIST_PARAMETERS if self.action == "list" else frozenset()
+    organization_slug = "org_slug"
 
     def get_permissions(self) -> list[Any]:
         return [HasScope(Scope.ORCH_READ if self.action == "list" else Scope.ORCH_OPERATE)]
 
-    def get_queryset(self) -> QuerySet[IncidentMode]:
-        if getattr(self, "swagger_fake_view", False):
-            return IncidentMode.objects.none()
-        organizations, rows = (
-            client_of(self.request).organizations,
-            IncidentMode.objects.filter(until__gt=timezone.now()),
-        )
-        return rows if organizations is None else rows.filter(org_slug__in=organizations)
+    def all_rows(self) -> QuerySet[IncidentMode]:
+        return IncidentMode.objects.filter(until__gt=timezone.now())
 
     @openapi.LIST_INCIDENT_MODES
     def list(self, request: Request) -> Response:
         """List the organizations in incident mode, the newest first."""
-        page = self.paginate_queryset(self.get_queryset())
-        return self.get_paginated_response([serialize_incident_mode(mode) for mode in page or []])
+        return self.list_rows(serialize_incident_mode)
 
     @openapi.BEGIN_INCIDENT_MODE
     def create(self, request: Request) -> Response:
         """Put an organization into incident mode, or change the end and the reason of its mode."""
-        body = BeginIncidentModeInput(data=body_of(request))
-        body.is_valid(raise_exception=True)
-        validated = body.validated_data
+        validated = parse(BeginIncidentModeInput, body_of(request))
         visible_organization(client_of(request), validated["org_slug"])
         mode = incident_mode.begin_incident_mode(
             org_slug=validated["org_slug"], until=validated["until"], cause=cause_of(request, validated["reason"])
@@ -160,9 +139,8 @@ class IncidentModeViewSet(StrictQueryMixin, GenericViewSet):
     @action(detail=False, methods=["post"])
     def end(self, request: Request) -> Response:
         """End the incident mode of an organization now."""
-        body = EndIncidentModeInput(data=body_of(request))
-        body.is_valid(raise_exception=True)
-        org_slug = body.validated_data["org_slug"]
+        validated = parse(EndIncidentModeInput, body_of(request))
+        org_slug, cause = validated["org_slug"], cause_of(request, validated["reason"])
         visible_organization(client_of(request), org_slug)
-        incident_mode.end_incident_mode(org_slug=org_slug, cause=cause_of(request, body.validated_data["reason"]))
+        incident_mode.end_incident_mode(org_slug=org_slug, cause=cause)
         return Response(status=204)

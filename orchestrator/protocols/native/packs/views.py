@@ -6,16 +6,16 @@ import django_filters
 from django.db.models import QuerySet
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.viewsets import GenericViewSet
 
 from orchestrator.core.cause import Cause
 from orchestrator.core.principals import ClientPrincipal
 from orchestrator.http.api.fields import parse
 from orchestrator.http.api.json_parser import body_of
-from orchestrator.http.api.query_parameters import LIST_PARAMETERS, StrictQueryMixin, invalid_query
+from orchestrator.http.api.query_parameters import invalid_query
 from orchestrator.http.auth.callers import client_of
 from orchestrator.http.auth.permissions import HasScope
 from orchestrator.http.client_ip import client_address
+from orchestrator.protocols.native.base_view import OrganizationViewSet
 from orchestrator.protocols.native.organizations import visible_organization
 from orchestrator.protocols.native.packs import openapi, serializers, wire
 from orchestrator.services import packs
@@ -34,31 +34,23 @@ class PackFilters(django_filters.FilterSet):
     pack_id = django_filters.CharFilter()
 
 
-class PackViewSet(StrictQueryMixin, GenericViewSet):
+class PackViewSet(OrganizationViewSet):
     """Versions of the packs of the organizations that the caller may see."""
 
     http_method_names = ["get", "head", "put"]
     filterset_class = PackFilters
-
-    def query_parameters(self) -> frozenset[str]:
-        named = {"list": LIST_PARAMETERS | set(PackFilters.base_filters), "retrieve": frozenset({"org_slug"})}
-        return named.get(self.action, frozenset())
+    parameters = {"retrieve": frozenset({"org_slug"})}
 
     def get_permissions(self) -> list[Any]:
         return [HasScope(Scope.ORCH_OPERATE if self.action == "update" else Scope.ORCH_READ)]
 
-    def get_queryset(self) -> QuerySet[PackVersion]:
-        rows = PackVersion.objects.select_related("organization")
-        if getattr(self, "swagger_fake_view", False):
-            return rows.none()
-        organizations = client_of(self.request).organizations
-        return rows if organizations is None else rows.filter(organization__slug__in=organizations)
+    def all_rows(self) -> QuerySet[PackVersion]:
+        return PackVersion.objects.select_related("organization")
 
     @openapi.LIST_PACKS
     def list(self, request: Request) -> Response:
         """List versions of packs, the newest first."""
-        page = self.paginate_queryset(self.filter_queryset(self.get_queryset().defer("plan")))
-        return self.get_paginated_response([wire.serialize_listed_pack(row) for row in page or []])
+        return self.page_of(self.filter_queryset(self.get_queryset().defer("plan")), wire.serialize_listed_pack)
 
     @openapi.GET_PACK
     def retrieve(self, request: Request, pack_id: str, version: str) -> Response:

@@ -6,16 +6,16 @@ import django_filters
 from django.db.models import QuerySet
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.viewsets import GenericViewSet
 
 from orchestrator.core.cause import Cause
 from orchestrator.core.datetimes import format_timestamp
 from orchestrator.http.api.fields import parse
 from orchestrator.http.api.json_parser import body_of
-from orchestrator.http.api.query_parameters import LIST_PARAMETERS, StrictQueryMixin, invalid_query
+from orchestrator.http.api.query_parameters import invalid_query
 from orchestrator.http.auth.callers import client_of
 from orchestrator.http.auth.permissions import HasScope
 from orchestrator.http.client_ip import client_address
+from orchestrator.protocols.native.base_view import OrganizationViewSet
 from orchestrator.protocols.native.organizations import visible_organization
 from orchestrator.protocols.native.payload_schemas import openapi, serializers
 from orchestrator.services import payload_schemas
@@ -31,34 +31,25 @@ class PayloadSchemaFilters(django_filters.FilterSet):
     job_type = django_filters.ChoiceFilter(choices=[(name, name) for name in PAYLOAD_TYPES])
 
 
-class PayloadSchemaViewSet(StrictQueryMixin, GenericViewSet):
+class PayloadSchemaViewSet(OrganizationViewSet):
     """Schemas of the organizations that the caller may see."""
 
     lookup_field = "job_type"
     lookup_value_regex = "|".join(PAYLOAD_TYPES)
     http_method_names = ["get", "head", "put", "delete"]
     filterset_class = PayloadSchemaFilters
-
-    def query_parameters(self) -> frozenset[str]:
-        if self.action == "list":
-            return LIST_PARAMETERS | set(PayloadSchemaFilters.base_filters)
-        return frozenset({"org_slug"}) if self.action == "destroy" else frozenset()
+    parameters = {"destroy": frozenset({"org_slug"})}
 
     def get_permissions(self) -> list[Any]:
         return [HasScope(Scope.ORCH_READ if self.action == "list" else Scope.ORCH_OPERATE)]
 
-    def get_queryset(self) -> QuerySet[PayloadSchema]:
-        rows = PayloadSchema.objects.select_related("organization")
-        if getattr(self, "swagger_fake_view", False):
-            return rows.none()
-        organizations = client_of(self.request).organizations
-        return rows if organizations is None else rows.filter(organization__slug__in=organizations)
+    def all_rows(self) -> QuerySet[PayloadSchema]:
+        return PayloadSchema.objects.select_related("organization")
 
     @openapi.LIST_PAYLOAD_SCHEMAS
     def list(self, request: Request) -> Response:
         """List schemas, the newest first."""
-        page = self.paginate_queryset(self.filter_queryset(self.get_queryset()))
-        return self.get_paginated_response([_serialize(row) for row in page or []])
+        return self.list_rows(_serialize)
 
     @openapi.SET_PAYLOAD_SCHEMA
     def update(self, request: Request, job_type: str) -> Response:

@@ -8,14 +8,15 @@ from django.utils import timezone
 from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.viewsets import GenericViewSet
 
+from orchestrator.http.api.fields import parse
 from orchestrator.http.api.headers import idempotent_request
 from orchestrator.http.api.json_parser import body_of
-from orchestrator.http.api.query_parameters import LIST_PARAMETERS, StrictQueryMixin
+from orchestrator.http.api.query_parameters import LIST_PARAMETERS
 from orchestrator.http.api.schedule_jobs import configured_submitter
 from orchestrator.http.auth.callers import cause_of, client_of
 from orchestrator.http.auth.permissions import HasScope
+from orchestrator.protocols.native.base_view import OrganizationViewSet, created_response
 from orchestrator.protocols.native.organizations import visible_organization
 from orchestrator.protocols.native.schedules import openapi, serializers, wire
 from orchestrator.schedules.models import Schedule, ScheduleStatus, ScheduleTick
@@ -27,7 +28,6 @@ from orchestrator.schedules.operations import (
     delete_schedule,
     run_schedule,
 )
-from runtime_jobs.errors import NotFound
 from runtime_jobs.models.tenants import Scope
 
 
@@ -42,7 +42,7 @@ class ScheduleFilters(django_filters.FilterSet):
         fields: list[str] = []
 
 
-class ScheduleViewSet(StrictQueryMixin, GenericViewSet):
+class ScheduleViewSet(OrganizationViewSet):
     """Schedules of the organizations that the caller may see."""
 
     lookup_field = "schedule_ulid"
@@ -50,11 +50,8 @@ class ScheduleViewSet(StrictQueryMixin, GenericViewSet):
     lookup_value_regex = openapi.SCHEDULE_ID_PATTERN
     http_method_names = ["get", "head", "post", "patch", "delete"]
     filterset_class = ScheduleFilters
-
-    def query_parameters(self) -> frozenset[str]:
-        if self.action == "ticks":
-            return LIST_PARAMETERS
-        return LIST_PARAMETERS | set(ScheduleFilters.base_filters) if self.action == "list" else frozenset()
+    parameters = {"ticks": LIST_PARAMETERS}
+    missing = NO_SCHEDULE
 
     def get_permissions(self) -> list[Any]:
         scopes = [Scope.ORCH_OPERATE]
@@ -62,30 +59,23 @@ class ScheduleViewSet(StrictQueryMixin, GenericViewSet):
             scopes.append(Scope.JOBS_WRITE)
         return [HasScope(scope) for scope in scopes]
 
-    def get_queryset(self) -> QuerySet[Schedule]:
-        if getattr(self, "swagger_fake_view", False):
-            return Schedule.objects.none()
-        organizations = client_of(self.request).organizations
-        rows = Schedule.objects.select_related("organization")
-        return rows if organizations is None else rows.filter(organization__slug__in=organizations)
+    def all_rows(self) -> QuerySet[Schedule]:
+        return Schedule.objects.select_related("organization")
 
     @openapi.LIST_SCHEDULES
     def list(self, request: Request) -> Response:
         """List schedules, newest first."""
-        page = self.paginate_queryset(self.filter_queryset(self.get_queryset()))
-        return self.get_paginated_response([wire.serialize_schedule(schedule) for schedule in page or []])
+        return self.list_rows(wire.serialize_schedule)
 
     @openapi.GET_SCHEDULE
     def retrieve(self, request: Request, schedule_id: str) -> Response:
         """Return a schedule with its next times."""
-        return _detail(self._own_schedule(schedule_id))
+        return Response(_detail(self.own_row(schedule_id)))
 
     @openapi.CREATE_SCHEDULE
     def create(self, request: Request) -> Response:
         """Create a schedule. Its job is submitted at each time after now, by the rules of that time."""
-        body = serializers.ScheduleInput(data=body_of(request))
-        body.is_valid(raise_exception=True)
-        terms = _terms_of(request, body.validated_data)
+        terms = _terms_of(request, parse(serializers.ScheduleInput, body_of(request)))
         organization = visible_organization(client_of(request), terms.pop("org_slug"))
         schedule, is_new = create_schedule(
             organization=organization,
@@ -93,23 +83,19 @@ class ScheduleViewSet(StrictQueryMixin, GenericViewSet):
             idempotency=idempotent_request(request, "create schedule", body_of(request)),
             cause=cause_of(request),
         )
-        headers = {"Location": f"/v1/schedules/{schedule.schedule_ulid}"}
-        headers |= {} if is_new else {"Idempotency-Replayed": "true"}
-        return _detail(schedule, status=201, headers=headers)
+        return created_response(_detail(schedule), f"/v1/schedules/{schedule.schedule_ulid}", is_new=is_new)
 
     @openapi.CHANGE_SCHEDULE
     def partial_update(self, request: Request, schedule_id: str) -> Response:
         """Change a schedule. A change of its times counts from now on."""
-        body = serializers.ChangeScheduleInput(data=body_of(request))
-        body.is_valid(raise_exception=True)
-        self._own_schedule(schedule_id)
-        changes = _terms_of(request, body.validated_data)
-        return _detail(change_schedule(schedule_ulid=schedule_id, changes=changes, cause=cause_of(request)))
+        changes = _terms_of(request, parse(serializers.ChangeScheduleInput, body_of(request)))
+        self.own_row(schedule_id)
+        return Response(_detail(change_schedule(schedule_ulid=schedule_id, changes=changes, cause=cause_of(request))))
 
     @openapi.DELETE_SCHEDULE
     def destroy(self, request: Request, schedule_id: str) -> Response:
         """Delete a schedule. Jobs that it has submitted stay."""
-        self._own_schedule(schedule_id)
+        self.own_row(schedule_id)
         delete_schedule(schedule_ulid=schedule_id, cause=cause_of(request))
         return Response(status=204)
 
@@ -130,47 +116,35 @@ class ScheduleViewSet(StrictQueryMixin, GenericViewSet):
     def run(self, request: Request, schedule_id: str) -> Response:
         """Submit the job now, also while the schedule is paused. The next time stays as it is."""
         reason = _reason(request)
-        self._own_schedule(schedule_id)
+        self.own_row(schedule_id)
         outcome = run_schedule(
             schedule_ulid=schedule_id,
             submitter=configured_submitter(),
             idempotency=idempotent_request(request, f"run {schedule_id}", body_of(request)),
             cause=cause_of(request, reason),
         )
-        headers = {"Location": f"/v1/jobs/{outcome.job.job_ulid}"}
-        headers |= {"Idempotency-Replayed": "true"} if outcome.replayed else {}
         created = {"job_id": outcome.job.job_ulid, "schedule_id": schedule_id}
-        return Response(created, status=201, headers=headers)
+        return created_response(created, f"/v1/jobs/{outcome.job.job_ulid}", is_new=not outcome.replayed)
 
     @openapi.LIST_TICKS
     @action(detail=True, filterset_class=None)
     def ticks(self, request: Request, schedule_id: str) -> Response:
         """List what became of the times of a schedule, newest first."""
-        rows = ScheduleTick.objects.filter(schedule=self._own_schedule(schedule_id))
-        page = self.paginate_queryset(rows)
-        return self.get_paginated_response([wire.serialize_tick(tick) for tick in page or []])
+        return self.page_of(ScheduleTick.objects.filter(schedule=self.own_row(schedule_id)), wire.serialize_tick)
 
     def _set_status(self, request: Request, schedule_id: str, status: ScheduleStatus) -> Response:
-        reason = _reason(request)
-        self._own_schedule(schedule_id)
-        changes = {"status": str(status)}
-        return _detail(change_schedule(schedule_ulid=schedule_id, changes=changes, cause=cause_of(request, reason)))
-
-    def _own_schedule(self, schedule_id: str) -> Schedule:
-        schedule = self.get_queryset().filter(schedule_ulid=schedule_id).first()
-        if schedule is None:
-            raise NotFound(NO_SCHEDULE)
-        return schedule
+        cause = cause_of(request, _reason(request))
+        self.own_row(schedule_id)
+        changed = change_schedule(schedule_ulid=schedule_id, changes={"status": str(status)}, cause=cause)
+        return Response(_detail(changed))
 
 
-def _detail(schedule: Schedule, **kwargs: Any) -> Response:
-    return Response(wire.serialize_schedule_detail(schedule, timezone.now()), **kwargs)
+def _detail(schedule: Schedule) -> dict[str, Any]:
+    return wire.serialize_schedule_detail(schedule, timezone.now())
 
 
 def _reason(request: Request) -> str:
-    body = serializers.ScheduleReasonInput(data=body_of(request))
-    body.is_valid(raise_exception=True)
-    return str(body.validated_data["reason"])
+    return str(parse(serializers.ScheduleReasonInput, body_of(request))["reason"])
 
 
 def _terms_of(request: Request, validated: dict[str, Any]) -> dict[str, Any]:

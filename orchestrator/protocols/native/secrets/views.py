@@ -8,14 +8,14 @@ from django.db.models import F, QuerySet, Value
 from django.db.models.functions import Concat
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.viewsets import GenericViewSet
 
 from orchestrator.core.principals import ClientPrincipal
 from orchestrator.http.api.fields import parse
 from orchestrator.http.api.json_parser import body_of
-from orchestrator.http.api.query_parameters import LIST_PARAMETERS, StrictQueryMixin, invalid_query
+from orchestrator.http.api.query_parameters import invalid_query
 from orchestrator.http.auth.callers import cause_of, client_of
 from orchestrator.http.auth.permissions import HasScope
+from orchestrator.protocols.native.base_view import OrganizationViewSet
 from orchestrator.protocols.native.secrets import openapi, serializers
 from orchestrator.protocols.native.secrets.wire import serialize_secret, serialize_variable
 from orchestrator.secrets.operations import delete_secret, delete_variable, set_secret, set_variable
@@ -39,7 +39,7 @@ class ScopedValueFilters(django_filters.FilterSet):
         return rows.annotate(full_name=full_name).filter(full_name__iexact=value)
 
 
-class ScopedValueViewSet(StrictQueryMixin, GenericViewSet):
+class ScopedValueViewSet(OrganizationViewSet):
     """Named values of the organizations that the caller may see."""
 
     model: ClassVar[type[ScopedValue]]
@@ -47,25 +47,14 @@ class ScopedValueViewSet(StrictQueryMixin, GenericViewSet):
     lookup_value_regex = NAME_PATTERN
     http_method_names = ["get", "head", "put", "delete"]
     filterset_class = ScopedValueFilters
-
-    def query_parameters(self) -> frozenset[str]:
-        if self.action == "list":
-            return LIST_PARAMETERS | set(ScopedValueFilters.base_filters)
-        return frozenset({"org_slug", "repository"}) if self.action == "destroy" else frozenset()
+    parameters = {"destroy": frozenset({"org_slug", "repository"})}
 
     def get_permissions(self) -> list[Any]:
         return [HasScope(Scope.SECRETS_WRITE)]
 
-    def get_queryset(self) -> QuerySet[Any]:
+    def all_rows(self) -> QuerySet[Any]:
         rows: QuerySet[Any] = self.model._default_manager.select_related("organization", "repository")  # noqa: SLF001 Django's name
-        if getattr(self, "swagger_fake_view", False):
-            return rows.none()
-        organizations = client_of(self.request).organizations
-        return rows if organizations is None else rows.filter(organization__slug__in=organizations)
-
-    def _list(self, serialize: Callable[[Any], dict[str, Any]]) -> Response:
-        page = self.paginate_queryset(self.filter_queryset(self.get_queryset()))
-        return self.get_paginated_response([serialize(row) for row in page or []])
+        return rows
 
     def _set(
         self, request: Request, name: str, serializer: Any, act: Callable[..., Any], serialize: Callable[..., Any]
@@ -93,7 +82,7 @@ class SecretViewSet(ScopedValueViewSet):
     @openapi.LIST_SECRETS
     def list(self, request: Request) -> Response:
         """List secrets, newest first, without their values."""
-        return self._list(serialize_secret)
+        return self.list_rows(serialize_secret)
 
     @openapi.SET_SECRET
     def update(self, request: Request, name: str) -> Response:
@@ -114,7 +103,7 @@ class VariableViewSet(ScopedValueViewSet):
     @openapi.LIST_VARIABLES
     def list(self, request: Request) -> Response:
         """List variables, newest first."""
-        return self._list(serialize_variable)
+        return self.list_rows(serialize_variable)
 
     @openapi.SET_VARIABLE
     def update(self, request: Request, name: str) -> Response:

@@ -6,12 +6,10 @@ import django_filters
 from django.db.models import QuerySet
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.viewsets import GenericViewSet
 
 from orchestrator.core.datetimes import TimestampFilter
-from orchestrator.http.api.query_parameters import LIST_PARAMETERS, StrictQueryMixin
-from orchestrator.http.auth.callers import client_of
 from orchestrator.http.auth.permissions import HasScope
+from orchestrator.protocols.native.base_view import OrganizationViewSet
 from orchestrator.protocols.native.usage import openapi
 from orchestrator.protocols.native.usage.wire import serialize_usage
 from runtime_jobs.models import UsageRecord
@@ -32,26 +30,20 @@ class UsageFilters(django_filters.FilterSet):
         fields: list[str] = []
 
 
-class UsageViewSet(StrictQueryMixin, GenericViewSet):
+class UsageViewSet(OrganizationViewSet):
     """The ledger of billed minutes of the organizations that the caller may see. No operation changes it."""
 
     http_method_names = ["get", "head"]
     filterset_class = UsageFilters
-
-    def query_parameters(self) -> frozenset[str]:
-        return LIST_PARAMETERS | set(self.filterset_class.base_filters)
+    organization_slug = "org_slug"
 
     def get_permissions(self) -> list[Any]:
         return [HasScope(Scope.ORCH_READ)]
 
-    def get_queryset(self) -> QuerySet[UsageRecord]:
-        if getattr(self, "swagger_fake_view", False):
-            return UsageRecord.objects.none()
-        organizations, rows = client_of(self.request).organizations, UsageRecord.objects.all()
-        return rows if organizations is None else rows.filter(org_slug__in=organizations)
+    def all_rows(self) -> QuerySet[UsageRecord]:
+        return UsageRecord.objects.all()
 
     @openapi.LIST_USAGE
     def list(self, request: Request) -> Response:
         """List usage records, newest first. The minutes of a job are the sum of its records."""
-        page = self.paginate_queryset(self.filter_queryset(self.get_queryset()))
-        return self.get_paginated_response([serialize_usage(record) for record in page or []])
+        return self.list_rows(serialize_usage)

@@ -7,14 +7,14 @@ from django.db.models import QuerySet
 from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.viewsets import GenericViewSet
 
 from orchestrator.core.datetimes import TimestampFilter
+from orchestrator.http.api.fields import parse
 from orchestrator.http.api.headers import idempotent_request
 from orchestrator.http.api.json_parser import body_of
-from orchestrator.http.api.query_parameters import LIST_PARAMETERS, StrictQueryMixin
 from orchestrator.http.auth.callers import cause_of, client_of
 from orchestrator.http.auth.permissions import HasScope
+from orchestrator.protocols.native.base_view import OrganizationViewSet, created_response
 from orchestrator.protocols.native.organizations import visible_organization
 from orchestrator.protocols.native.serializers import EmptyBody
 from orchestrator.protocols.native.webhooks import openapi, serializers, wire
@@ -63,35 +63,14 @@ class DeliveryFilters(django_filters.FilterSet):
         fields: list[str] = []
 
 
-class _OwnWebhooks(StrictQueryMixin, GenericViewSet):
+class _OwnWebhooks(OrganizationViewSet):
     """Base of views of the webhooks that the caller may see. All of them need the scope to operate."""
-
-    filterset_class: Any
-
-    def query_parameters(self) -> frozenset[str]:
-        return LIST_PARAMETERS | set(self.filterset_class.base_filters) if self.action == "list" else frozenset()
 
     def get_permissions(self) -> list[Any]:
         return [HasScope(Scope.ORCH_OPERATE)]
 
-    def own_webhooks(self) -> QuerySet[Webhook]:
-        """Return the webhooks of the caller's organizations."""
-        if getattr(self, "swagger_fake_view", False):
-            return Webhook.objects.none()
-        organizations = client_of(self.request).organizations
-        rows = Webhook.objects.select_related("organization").exclude(status=WebhookStatus.DELETED)
-        return rows if organizations is None else rows.filter(organization__slug__in=organizations)
-
-    def own_webhook(self, webhook_id: str) -> Webhook:
-        """Return one of them.
-
-        Raises:
-            NotFound: It does not exist, or the caller may not see it.
-        """
-        webhook = self.own_webhooks().filter(webhook_ulid=webhook_id).first()
-        if webhook is None:
-            raise NotFound(NO_WEBHOOK)
-        return webhook
+    def all_rows(self) -> QuerySet[Any]:
+        return Webhook.objects.select_related("organization").exclude(status=WebhookStatus.DELETED)
 
 
 class WebhookViewSet(_OwnWebhooks):
@@ -102,27 +81,22 @@ class WebhookViewSet(_OwnWebhooks):
     lookup_value_regex = openapi.WEBHOOK_ID_PATTERN
     http_method_names = ["get", "head", "post", "patch", "delete"]
     filterset_class = WebhookFilters
-
-    def get_queryset(self) -> QuerySet[Webhook]:
-        return self.own_webhooks()
+    missing = NO_WEBHOOK
 
     @openapi.LIST_WEBHOOKS
     def list(self, request: Request) -> Response:
         """List webhooks, newest first, without their secrets."""
-        page = self.paginate_queryset(self.filter_queryset(self.get_queryset()))
-        return self.get_paginated_response([wire.serialize_webhook(webhook) for webhook in page or []])
+        return self.list_rows(wire.serialize_webhook)
 
     @openapi.GET_WEBHOOK
     def retrieve(self, request: Request, webhook_id: str) -> Response:
         """Return a webhook without its secret."""
-        return Response(wire.serialize_webhook(self.own_webhook(webhook_id)))
+        return Response(wire.serialize_webhook(self.own_row(webhook_id)))
 
     @openapi.CREATE_WEBHOOK
     def create(self, request: Request) -> Response:
         """Create a webhook. The response is the only one with its secret. Events that occur later are sent to it."""
-        body = serializers.WebhookInput(data=body_of(request))
-        body.is_valid(raise_exception=True)
-        terms = dict(body.validated_data)
+        terms = dict(parse(serializers.WebhookInput, body_of(request)))
         organization = visible_organization(client_of(request), terms.pop("org_slug"))
         terms["url"] = check_endpoint(terms["url"])
         webhook, is_new = create_webhook(
@@ -131,19 +105,15 @@ class WebhookViewSet(_OwnWebhooks):
             idempotency=idempotent_request(request, "create webhook", body_of(request)),
             cause=cause_of(request),
         )
-        headers = {"Location": f"/v1/webhooks/{webhook.webhook_ulid}"}
-        headers |= {} if is_new else {"Idempotency-Replayed": "true"}
         is_first_secret = webhook.former_secret_until is None
         created = _with_secret(webhook) if is_first_secret else wire.serialize_webhook(webhook) | {"secret": None}
-        return Response(created, status=201, headers=headers)
+        return created_response(created, f"/v1/webhooks/{webhook.webhook_ulid}", is_new=is_new)
 
     @openapi.CHANGE_WEBHOOK
     def partial_update(self, request: Request, webhook_id: str) -> Response:
         """Change a webhook. With status `active` it is tried as if it had never failed."""
-        body = serializers.ChangeWebhookInput(data=body_of(request))
-        body.is_valid(raise_exception=True)
-        self.own_webhook(webhook_id)
-        changes = dict(body.validated_data)
+        changes = dict(parse(serializers.ChangeWebhookInput, body_of(request)))
+        self.own_row(webhook_id)
         if "url" in changes:
             changes["url"] = check_endpoint(changes["url"])
         webhook = change_webhook(webhook_ulid=webhook_id, changes=changes, cause=cause_of(request))
@@ -152,7 +122,7 @@ class WebhookViewSet(_OwnWebhooks):
     @openapi.DELETE_WEBHOOK
     def destroy(self, request: Request, webhook_id: str) -> Response:
         """Delete a webhook with its notification rules. Nothing more is sent to it."""
-        self.own_webhook(webhook_id)
+        self.own_row(webhook_id)
         delete_webhook(webhook_ulid=webhook_id, cause=cause_of(request))
         return Response(status=204)
 
@@ -161,7 +131,7 @@ class WebhookViewSet(_OwnWebhooks):
     def rotate_secret(self, request: Request, webhook_id: str) -> Response:
         """Give the webhook a new secret, and return it. For 24 hours deliveries have the signature of both."""
         _require_empty(request)
-        self.own_webhook(webhook_id)
+        self.own_row(webhook_id)
         return Response(_with_secret(rotate_webhook_key(webhook_ulid=webhook_id, cause=cause_of(request))))
 
     @openapi.TEST_WEBHOOK
@@ -169,7 +139,7 @@ class WebhookViewSet(_OwnWebhooks):
     def test(self, request: Request, webhook_id: str) -> Response:
         """Send an event of the type `webhook.test`, whatever the filters of the webhook are."""
         _require_empty(request)
-        self.own_webhook(webhook_id)
+        self.own_row(webhook_id)
         delivery = deliveries.send_test(webhook_ulid=webhook_id, cause=cause_of(request))
         return Response(wire.serialize_delivery(delivery), status=202)
 
@@ -177,12 +147,9 @@ class WebhookViewSet(_OwnWebhooks):
     @action(detail=True, methods=["post"])
     def redeliver(self, request: Request, webhook_id: str) -> Response:
         """Send the dead letters again, or all deliveries since a time, each under its former id."""
-        body = serializers.RedeliverInput(data=body_of(request))
-        body.is_valid(raise_exception=True)
-        self.own_webhook(webhook_id)
-        result = deliveries.redeliver_many(
-            webhook_ulid=webhook_id, since=body.validated_data["since"], cause=cause_of(request)
-        )
+        since = parse(serializers.RedeliverInput, body_of(request))["since"]
+        self.own_row(webhook_id)
+        result = deliveries.redeliver_many(webhook_ulid=webhook_id, since=since, cause=cause_of(request))
         return Response(wire.serialize_redelivered(result), status=202)
 
 
@@ -194,24 +161,25 @@ class DeliveryViewSet(_OwnWebhooks):
     lookup_value_regex = openapi.DELIVERY_ID_PATTERN
     http_method_names = ["get", "head", "post"]
     filterset_class = DeliveryFilters
+    missing = "The webhook has no such delivery, or you may not see it."
 
     def get_queryset(self) -> QuerySet[Delivery]:
         if getattr(self, "swagger_fake_view", False):
             return Delivery.objects.none()
-        return Delivery.objects.filter(webhook=self.own_webhook(self.kwargs["webhook_id"]))
+        webhook = super().get_queryset().filter(webhook_ulid=self.kwargs["webhook_id"]).first()
+        if webhook is None:
+            raise NotFound(NO_WEBHOOK)
+        return Delivery.objects.filter(webhook=webhook)
 
     @openapi.LIST_DELIVERIES
     def list(self, request: Request, webhook_id: str) -> Response:
         """List the deliveries of a webhook, newest first."""
-        page = self.paginate_queryset(self.filter_queryset(self.get_queryset().defer("body")))
-        return self.get_paginated_response([wire.serialize_delivery(delivery) for delivery in page or []])
+        return self.page_of(self.filter_queryset(self.get_queryset().defer("body")), wire.serialize_delivery)
 
     @openapi.GET_DELIVERY
     def retrieve(self, request: Request, webhook_id: str, delivery_id: str) -> Response:
         """Return a delivery with its body and its last tries."""
-        delivery = self.get_queryset().filter(delivery_ulid=delivery_id).first()
-        if delivery is None:
-            raise NotFound("The webhook has no such delivery, or you may not see it.")
+        delivery = self.own_row(delivery_id)
         tries = delivery.all_tries.order_by("-number")[:TRIES_DISPLAYED]
         return Response(wire.serialize_delivery_detail(delivery, list(tries)))
 
@@ -220,7 +188,7 @@ class DeliveryViewSet(_OwnWebhooks):
     def redeliver(self, request: Request, webhook_id: str, delivery_id: str) -> Response:
         """Send a delivery again that has ended, under the same id and with the same body."""
         _require_empty(request)
-        self.own_webhook(webhook_id)
+        self.own_row(delivery_id)
         delivery = deliveries.redeliver(webhook_ulid=webhook_id, delivery_ulid=delivery_id, cause=cause_of(request))
         return Response(wire.serialize_delivery(delivery), status=202)
 
@@ -230,4 +198,4 @@ def _with_secret(webhook: Webhook) -> dict[str, Any]:
 
 
 def _require_empty(request: Request) -> None:
-    EmptyBody(data=body_of(request)).is_valid(raise_exception=True)
+    parse(EmptyBody, body_of(request))
