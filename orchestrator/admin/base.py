@@ -10,7 +10,7 @@ from django.core.exceptions import PermissionDenied
 from django.core.paginator import Paginator
 from django.db import OperationalError
 from django.db.models import Model, QuerySet
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from unfold.admin import ModelAdmin
 from unfold.paginator import InfinitePaginator
@@ -58,6 +58,17 @@ class BaseAdmin(ModelAdmin):
     def target_of(self, row: Any) -> str | None:  # noqa: ARG002 a hook
         """Return the name of the row in operator events; None if it has no events of its own."""
         return None
+
+    def existing_row(self, request: HttpRequest, object_id: str) -> Any:
+        """Return a row.
+
+        Raises:
+            Http404: There is no such row.
+        """
+        row = self.get_object(request, object_id)
+        if row is None:
+            raise Http404
+        return row
 
     def history_view(
         self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
@@ -126,6 +137,10 @@ class ReadOnlyAdmin(BaseAdmin):
 
     def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:  # noqa: ARG002 as above
         return False
+
+    def has_operate_permission(self, request: HttpRequest, _object_id: object = None) -> bool:
+        """Return whether the caller may use the buttons: by default with the permission to change the rows."""
+        return request.user.has_perm(f"{self.opts.app_label}.change_{self.opts.model_name}")
 
 
 class FixedOrderChangeList(ChangeList):

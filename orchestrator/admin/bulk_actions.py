@@ -48,9 +48,6 @@ class BulkActionAdmin(ReadOnlyAdmin):
     finished = formatting.timestamp_column("finished_at", "Finished")
     aborter = formatting.value_column("aborted_by", "Aborted by")
 
-    def has_operate_permission(self, request: HttpRequest, _object_id: object = None) -> bool:
-        return request.user.has_perm("orchestrator.change_bulkaction")
-
     def get_actions_detail(self, request: HttpRequest, object_id: str) -> list[UnfoldAction]:
         """Offer to abort what has not ended."""
         row: Any = self.get_object(request, object_id)

@@ -6,7 +6,7 @@ from typing import Any
 
 from django import forms
 from django.contrib import messages
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 
 from orchestrator.admin.base import BaseAdmin, actor_of
@@ -80,8 +80,10 @@ def confirm_for_row(
     *,
     button: str,
     description: str,
+    title: str = "{button}: {row}",
     back: str = "",
     danger: bool = False,
+    form: forms.Form | None = None,
 ) -> HttpResponse:
     """Render the confirmation page of a button of one row, or act; see `confirm_and_act`.
 
@@ -90,21 +92,21 @@ def confirm_for_row(
         request: The request.
         object_id: The row.
         act: Performs the action on the row for a cause, and returns the message.
-        button: Label of the button, also in the heading before the name of the row.
+        button: Label of the button.
         description: Consequences of the action.
+        title: The heading, a format of the button and the row.
         back: Where the page leads to; by default to the page of the row.
         danger: Displays the submit button in red.
+        form: The bound form, if it asks for more than a reason.
 
     Raises:
         Http404: There is no such row.
     """
-    row: Any = model_admin.get_object(request, object_id)
-    if row is None:
-        raise Http404
-    form = ReasonForm(request.POST or None)
-    address = back or change_url(type(row), row.pk)
-    page = ConfirmPage(f"{button}: {row}", description, button, address, danger=danger)
-    return confirm_and_act(model_admin, request, page, form, lambda: act(row, cause_of(request, form)))
+    row = model_admin.existing_row(request, object_id)
+    bound = form or ReasonForm(request.POST or None)
+    heading, address = title.format(button=button, row=row), back or change_url(type(row), row.pk)
+    page = ConfirmPage(heading, description, button, address, danger=danger)
+    return confirm_and_act(model_admin, request, page, bound, lambda: act(row, cause_of(request, bound)))
 
 
 def cause_of(request: HttpRequest, form: forms.Form | None = None) -> Cause:

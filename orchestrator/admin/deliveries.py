@@ -3,7 +3,7 @@
 from typing import Any, ClassVar
 
 from django.contrib import admin
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse
 from django.utils.html import format_html_join
 from django.utils.safestring import SafeString
 from unfold.dataclasses import UnfoldAction
@@ -11,9 +11,9 @@ from unfold.decorators import action, display
 
 from orchestrator.admin import formatting
 from orchestrator.admin.base import LargeTableAdmin
-from orchestrator.admin.confirm import ConfirmPage, cause_of, confirm_and_act
+from orchestrator.admin.confirm import confirm_for_row
 from orchestrator.admin.filters import ChoiceFilter, CreatedFilter, ExactFilter, OrganizationFilter
-from orchestrator.admin.forms import ReasonForm
+from orchestrator.core.cause import Cause
 from orchestrator.webhooks import deliveries
 from orchestrator.webhooks.models import Delivery, DeliveryStatus, Webhook
 
@@ -99,23 +99,12 @@ class DeliveryAdmin(LargeTableAdmin):
     @action(description="Send again", url_path="redeliver", permissions=["operate"], icon="replay")
     def redeliver(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Send the delivery again under its former id."""
-        delivery: Any = self.get_object(request, object_id)
-        if delivery is None:
-            raise Http404
-        form = ReasonForm(request.POST or None)
-        page = ConfirmPage(
-            f"Send {delivery} again",
-            "Sends the same body under the same id. A receiver that has it already ignores it.",
-            "Send again",
-            formatting.change_url(Delivery, delivery.pk),
-        )
 
-        def act() -> str:
-            deliveries.redeliver(
-                webhook_ulid=delivery.webhook.webhook_ulid if delivery.webhook else "",
-                delivery_ulid=delivery.delivery_ulid,
-                cause=cause_of(request, form),
-            )
+        def act(delivery: Delivery, cause: Cause) -> str:
+            webhook_ulid = delivery.webhook.webhook_ulid if delivery.webhook else ""
+            deliveries.redeliver(webhook_ulid=webhook_ulid, delivery_ulid=delivery.delivery_ulid, cause=cause)
             return f"{delivery} is due now"
 
-        return confirm_and_act(self, request, page, form, act)
+        text = "Sends the same body under the same id. A receiver that has it already ignores it."
+        title = "Send {row} again"
+        return confirm_for_row(self, request, object_id, act, button="Send again", description=text, title=title)

@@ -87,9 +87,6 @@ class SigningKeyAdmin(ReadOnlyAdmin):
     created = formatting.timestamp_column("created_at", "Created")
     retired = formatting.timestamp_column("retired_at", "Retired")
 
-    def has_operate_permission(self, request: HttpRequest, _object_id: object = None) -> bool:
-        return request.user.has_perm("orchestrator.change_signingkey")
-
     def get_actions_detail(self, request: HttpRequest, object_id: str) -> list[UnfoldAction]:
         """Offer to retire a key that may sign."""
         key: Any = self.get_object(request, object_id)

@@ -4,7 +4,7 @@ from typing import Any
 
 from django.contrib import admin
 from django.db.models import F, Q, QuerySet
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 from django.utils.safestring import SafeString
 from unfold.contrib.filters.admin import DropdownFilter
@@ -12,10 +12,10 @@ from unfold.decorators import action, display
 
 from orchestrator.admin import formatting
 from orchestrator.admin.base import ReadOnlyAdmin
-from orchestrator.admin.confirm import ConfirmPage, cause_of, confirm_and_act
+from orchestrator.admin.confirm import confirm_for_row
 from orchestrator.admin.dashboard.queries import FAILS_LASTINGLY
 from orchestrator.admin.filters import ExactFilter
-from orchestrator.admin.forms import ReasonForm
+from orchestrator.core.cause import Cause
 from orchestrator.housekeeping.models import HousekeepingTask
 from orchestrator.housekeeping.operations import start_housekeeping_task
 
@@ -94,25 +94,14 @@ class HousekeepingTaskAdmin(ReadOnlyAdmin):
     def error(self, task: HousekeepingTask) -> str:
         return task.last_error[:120] or formatting.NO_VALUE
 
-    def has_operate_permission(self, request: HttpRequest, _object_id: object = None) -> bool:
-        return request.user.has_perm("orchestrator.change_housekeepingtask")
-
     @action(description="Run now", url_path="start", permissions=["operate"], icon="play_arrow")
     def start(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Let the task be executed at once."""
-        task = self.get_object(request, object_id)
-        if task is None:
-            raise Http404
-        form = ReasonForm(request.POST or None)
-        page = ConfirmPage(
-            f"Run {task} now",
-            "A housekeeping process starts the task at once, or once more if it is running.",
-            "Run now",
-            formatting.change_url(HousekeepingTask, task.pk),
-        )
 
-        def act() -> str:
-            start_housekeeping_task(kind=task.kind, subject=task.subject, cause=cause_of(request, form))
+        def act(task: HousekeepingTask, cause: Cause) -> str:
+            start_housekeeping_task(kind=task.kind, subject=task.subject, cause=cause)
             return f"{task} is due now"
 
-        return confirm_and_act(self, request, page, form, act)
+        text = "A housekeeping process starts the task at once, or once more if it is running."
+        title = "Run {row} now"
+        return confirm_for_row(self, request, object_id, act, button="Run now", description=text, title=title)

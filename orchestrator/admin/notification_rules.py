@@ -9,12 +9,11 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.safestring import SafeString
 from unfold.dataclasses import UnfoldAction
 from unfold.decorators import action, display
-from unfold.enums import ActionVariant
 
 from orchestrator.admin import formatting
-from orchestrator.admin.base import ReadOnlyAdmin
 from orchestrator.admin.confirm import confirm_for_row
 from orchestrator.admin.filters import RelatedOrganizationFilter
+from orchestrator.admin.managed_rows import ManagedRowAdmin
 from orchestrator.core.cause import Cause
 from orchestrator.incidents.models import IncidentMode
 from orchestrator.webhooks import notification_rules
@@ -23,29 +22,28 @@ from runtime_jobs.priorities import priority_name
 
 
 @admin.register(NotificationRule)
-class NotificationRuleAdmin(ReadOnlyAdmin):
+class NotificationRuleAdmin(ManagedRowAdmin):
     """Displays notification rules; every change is a button."""
 
     list_display = ["name", "organization", "status_badge", "events", "conditions", "receiver", "gathered_for"]
     list_filter = [RelatedOrganizationFilter]
     list_select_related = ["organization", "webhook"]
-    ordering = ["-id"]
-    sortable_by = ()
     fields = ["identifier", "name", "organization", "status_badge", "events", "conditions", "receiver"]
     fields += ["gathered_for", "editor", "created", "updated"]
+    remove_text = "Gathered events are deleted, too."
     actions_detail = ["enable", "disable", "remove"]
     identifier = formatting.value_column("rule_ulid", "Rule")
-    editor = formatting.value_column("updated_by", "Updated by")
-    created = formatting.timestamp_column("created_at", "Created")
-    updated = formatting.timestamp_column("updated_at", "Updated")
-
-    def has_operate_permission(self, request: HttpRequest, _object_id: object = None) -> bool:
-        return request.user.has_perm("orchestrator.change_notificationrule")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[NotificationRule]:
         rows: QuerySet[NotificationRule] = super().get_queryset(request)
         mode = IncidentMode.objects.filter(org_slug=OuterRef("organization__slug"), until__gt=Now())
         return rows.annotate(is_in_incident_mode=Exists(mode))
+
+    def change_row(self, row: NotificationRule, changes: dict[str, Any], cause: Cause) -> NotificationRule:
+        return notification_rules.change_notification_rule(rule_ulid=row.rule_ulid, changes=changes, cause=cause)
+
+    def delete_row(self, row: NotificationRule, cause: Cause) -> None:
+        notification_rules.delete_notification_rule(rule_ulid=row.rule_ulid, cause=cause)
 
     def get_actions_detail(self, request: HttpRequest, object_id: str) -> list[UnfoldAction]:
         """Offer to switch an enabled rule off, and another one on."""
@@ -83,30 +81,11 @@ class NotificationRuleAdmin(ReadOnlyAdmin):
     @action(description="Enable", url_path="enable", permissions=["operate"], icon="notifications_active")
     def enable(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Switch the rule on."""
-        return self._change(request, object_id, "Enable", "Events that occur from now on are sent.", is_enabled=True)
+        act, text = self.change("changed", is_enabled=True), "Events that occur from now on are sent."
+        return confirm_for_row(self, request, object_id, act, button="Enable", description=text)
 
     @action(description="Disable", url_path="disable", permissions=["operate"], icon="notifications_off")
     def disable(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Switch the rule off."""
-        return self._change(request, object_id, "Disable", "Gathered events are still sent.", is_enabled=False)
-
-    @action(
-        description="Delete", url_path="remove", permissions=["operate"], icon="delete", variant=ActionVariant.DANGER
-    )
-    def remove(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Delete the rule and what it has gathered."""
-
-        def act(rule: NotificationRule, cause: Cause) -> str:
-            notification_rules.delete_notification_rule(rule_ulid=rule.rule_ulid, cause=cause)
-            return f"Notification rule {rule.name} deleted"
-
-        text = "Gathered events are deleted, too."
-        back = formatting.changelist_url(NotificationRule)
-        return confirm_for_row(self, request, object_id, act, button="Delete", description=text, back=back, danger=True)
-
-    def _change(self, request: HttpRequest, object_id: str, button: str, text: str, **changes: Any) -> HttpResponse:
-        def act(rule: NotificationRule, cause: Cause) -> str:
-            notification_rules.change_notification_rule(rule_ulid=rule.rule_ulid, changes=changes, cause=cause)
-            return f"Notification rule {rule.name} changed"
-
-        return confirm_for_row(self, request, object_id, act, button=button, description=text)
+        act, text = self.change("changed", is_enabled=False), "Gathered events are still sent."
+        return confirm_for_row(self, request, object_id, act, button="Disable", description=text)

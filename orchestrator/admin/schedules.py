@@ -11,12 +11,11 @@ from django.utils.html import format_html_join
 from django.utils.safestring import SafeString
 from unfold.dataclasses import UnfoldAction
 from unfold.decorators import action, display
-from unfold.enums import ActionVariant
 
 from orchestrator.admin import formatting
-from orchestrator.admin.base import ReadOnlyAdmin
 from orchestrator.admin.confirm import confirm_for_row
 from orchestrator.admin.filters import ChoiceFilter, RelatedOrganizationFilter
+from orchestrator.admin.managed_rows import ManagedRowAdmin
 from orchestrator.core.cause import Cause
 from orchestrator.http.api.schedule_jobs import configured_submitter
 from orchestrator.schedules.cron import CronTimes
@@ -38,23 +37,19 @@ class ScheduleStatusFilter(ChoiceFilter):
 
 
 @admin.register(Schedule)
-class ScheduleAdmin(ReadOnlyAdmin):
+class ScheduleAdmin(ManagedRowAdmin):
     """Displays schedules; every change is a button."""
 
     list_display = ["name", "organization", "times", "next_job", "status_badge", "job_type", "last_tick"]
     list_display_links = ["name"]
     list_filter = [ScheduleStatusFilter, RelatedOrganizationFilter]
     list_select_related = ["organization"]
-    ordering = ["-id"]
-    sortable_by = ()
     fields = ["identifier", "name", "organization", "times", "next_times", "status_badge", "missed", "overlap"]
     fields += ["request_fields", "editor", "created", "updated", "last_ticks"]
+    remove_text = "Submits no more jobs. Jobs that it has submitted remain."
     actions_detail = ["run_now", "pause", "resume", "remove"]
     identifier = formatting.value_column("schedule_ulid", "Schedule")
     next_job = formatting.timestamp_column("next_at", "Next time")
-    editor = formatting.value_column("updated_by", "Updated by")
-    created = formatting.timestamp_column("created_at", "Created")
-    updated = formatting.timestamp_column("updated_at", "Updated")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Schedule]:
         newest = ScheduleTick.objects.filter(schedule=OuterRef("pk")).order_by("-id")
@@ -63,8 +58,11 @@ class ScheduleAdmin(ReadOnlyAdmin):
             last_due_at=Subquery(newest.values("due_at")[:1]), last_outcome=Subquery(newest.values("outcome")[:1])
         )
 
-    def has_operate_permission(self, request: HttpRequest, _object_id: object = None) -> bool:
-        return request.user.has_perm("orchestrator.change_schedule")
+    def change_row(self, row: Schedule, changes: dict[str, Any], cause: Cause) -> Schedule:
+        return change_schedule(schedule_ulid=row.schedule_ulid, changes=changes, cause=cause)
+
+    def delete_row(self, row: Schedule, cause: Cause) -> None:
+        delete_schedule(schedule_ulid=row.schedule_ulid, cause=cause)
 
     def get_actions_detail(self, request: HttpRequest, object_id: str) -> list[UnfoldAction]:
         """Offer what is possible in the status. The operations check the status again."""
@@ -126,37 +124,15 @@ class ScheduleAdmin(ReadOnlyAdmin):
     def pause(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Submit nothing until it is resumed."""
         text = "No job is submitted until the schedule is resumed."
-        return self._change_status(request, object_id, ScheduleStatus.PAUSED, "Pause", text)
+        act = self.change("is paused", status="paused")
+        return confirm_for_row(self, request, object_id, act, button="Pause", description=text)
 
     @action(description="Resume", url_path="resume", permissions=["operate"], icon="resume")
     def resume(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Submit jobs again."""
         text = "Jobs are submitted again from the next time on. Times during the pause are not missed."
-        return self._change_status(request, object_id, ScheduleStatus.ACTIVE, "Resume", text)
-
-    @action(
-        description="Delete", url_path="remove", permissions=["operate"], icon="delete", variant=ActionVariant.DANGER
-    )
-    def remove(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Delete the schedule."""
-
-        def act(schedule: Schedule, cause: Cause) -> str:
-            delete_schedule(schedule_ulid=schedule.schedule_ulid, cause=cause)
-            return f"Schedule {schedule.name} deleted"
-
-        text = "Submits no more jobs. Jobs that it has submitted remain."
-        back = formatting.changelist_url(Schedule)
-        return confirm_for_row(self, request, object_id, act, button="Delete", description=text, back=back, danger=True)
-
-    def _change_status(
-        self, request: HttpRequest, object_id: str, status: ScheduleStatus, button: str, text: str
-    ) -> HttpResponse:
-        def act(schedule: Schedule, cause: Cause) -> str:
-            changes = {"status": str(status)}
-            change_schedule(schedule_ulid=schedule.schedule_ulid, changes=changes, cause=cause)
-            return f"Schedule {schedule.name} is {status}"
-
-        return confirm_for_row(self, request, object_id, act, button=button, description=text)
+        act = self.change("is active", status="active")
+        return confirm_for_row(self, request, object_id, act, button="Resume", description=text)
 
 
 def _result_of(tick: ScheduleTick) -> SafeString | str:

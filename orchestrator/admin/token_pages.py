@@ -1,6 +1,6 @@
 """Pages that create something with a token, and display the token once."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 from django import forms
 from django.core.exceptions import PermissionDenied
@@ -8,10 +8,16 @@ from django.db.models import Model
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.urls import reverse
+from django.utils import timezone
+from django.utils.text import capfirst
+from unfold.dataclasses import UnfoldAction
+from unfold.decorators import action, display
+from unfold.enums import ActionVariant
 
 from orchestrator.admin import formatting
-from orchestrator.admin.base import BaseAdmin
-from orchestrator.admin.confirm import ConfirmPage, render_confirm
+from orchestrator.admin.base import BaseAdmin, ReadOnlyAdmin
+from orchestrator.admin.confirm import ConfirmPage, confirm_for_row, render_confirm
+from orchestrator.core.cause import Cause
 
 
 class CreateByOperation:
@@ -53,6 +59,60 @@ class CreateWithToken(CreateByOperation):
     def respond_to_form(self: Any, request: HttpRequest, values: dict[str, Any]) -> HttpResponse:
         row, token = self.create(request, values)
         return render_token_once(self, request, row, token, label=self.label)
+
+
+class RevocableTokenAdmin(CreateWithToken, ReadOnlyAdmin):
+    """Creates tokens, and revokes them by a button.
+
+    Attributes:
+        details: The fields of the page of a token.
+        requested: The fields of the form of a new one.
+    """
+
+    details: ClassVar[list[str]]
+    requested: ClassVar[list[str]]
+    ordering = ["-id"]
+    actions_detail = ["revoke"]
+    creator = formatting.value_column("created_by", "Created by")
+    age = formatting.age_column("created_at", "Created")
+    created = formatting.timestamp_column("created_at", "Created")
+    expiry = formatting.timestamp_column("expires_at", "Expires")
+    revoked = formatting.timestamp_column("revoked_at", "Revoked")
+
+    def revoke_row(self, row: Any, cause: Cause) -> Any:
+        """Call the operation that revokes a token."""
+        raise NotImplementedError
+
+    def has_add_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:  # noqa: ARG002 Django's signature
+        return request.user.has_perm(f"{self.opts.app_label}.add_{self.opts.model_name}")
+
+    def get_fields(self, _request: HttpRequest, obj: Model | None = None) -> list[str]:
+        return self.details if obj else self.requested
+
+    def get_actions_detail(self, request: HttpRequest, object_id: str) -> list[UnfoldAction]:
+        row = self.get_object(request, object_id)
+        return super().get_actions_detail(request, object_id) if row and row.revoked_at is None else []
+
+    @action(
+        description="Revoke", url_path="revoke", permissions=["operate"], icon="block", variant=ActionVariant.DANGER
+    )
+    def revoke(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        def act(row: Any, cause: Cause) -> str:
+            self.revoke_row(row, cause)
+            return f"{capfirst(self.opts.verbose_name)} {row} revoked"
+
+        noun = self.label.lower()
+        text = f"Requests with this {noun} are refused at once. A revoked {noun} cannot be restored."
+        title = "Revoke {row}"
+        return confirm_for_row(
+            self, request, object_id, act, button="Revoke", description=text, title=title, danger=True
+        )
+
+    @display(description="State", label={"valid": "success", "expired": "default", "revoked": "danger"})
+    def state_badge(self, row: Any) -> str:
+        if row.revoked_at:
+            return "revoked"
+        return "expired" if row.expires_at and row.expires_at <= timezone.now() else "valid"
 
 
 def render_token_once(

@@ -8,12 +8,11 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.safestring import SafeString
 from unfold.dataclasses import UnfoldAction
 from unfold.decorators import action, display
-from unfold.enums import ActionVariant
 
 from orchestrator.admin import formatting
-from orchestrator.admin.base import ReadOnlyAdmin
 from orchestrator.admin.confirm import confirm_for_row
 from orchestrator.admin.filters import ChoiceFilter, RelatedOrganizationFilter
+from orchestrator.admin.managed_rows import ManagedRowAdmin
 from orchestrator.core.cause import Cause
 from orchestrator.webhooks import deliveries
 from orchestrator.webhooks.models import Delivery, Webhook, WebhookStatus
@@ -32,25 +31,22 @@ class WebhookStatusFilter(ChoiceFilter):
 
 
 @admin.register(Webhook)
-class WebhookAdmin(ReadOnlyAdmin):
+class WebhookAdmin(ManagedRowAdmin):
     """Displays webhooks; every change is a button."""
 
     list_display = ["identifier", "organization", "host", "status_badge", "failing", "events", "deliveries_link"]
     list_display_links = ["identifier"]
     list_filter = [WebhookStatusFilter, RelatedOrganizationFilter]
     list_select_related = ["organization"]
-    ordering = ["-id"]
-    sortable_by = ()
     fields = ["identifier", "organization", "url", "description", "status_badge", "reason", "failing", "events"]
     fields += ["types", "rotated", "deliveries_link", "dead_letters_link", "editor", "created", "updated"]
+    name_field = "webhook_ulid"
+    remove_text = "Nothing more is sent. Its notification rules are deleted, too."
     actions_detail = ["activate", "pause", "test", "redeliver_dead", "remove"]
     identifier = formatting.value_column("webhook_ulid", "Webhook")
     reason = formatting.value_column("status_reason", "Status reason")
     failing = formatting.age_column("failing_since", "Failing since")
     rotated = formatting.timestamp_column("former_secret_until", "Former secret until")
-    editor = formatting.value_column("updated_by", "Updated by")
-    created = formatting.timestamp_column("created_at", "Created")
-    updated = formatting.timestamp_column("updated_at", "Updated")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Webhook]:
         rows: QuerySet[Webhook] = super().get_queryset(request)
@@ -62,8 +58,11 @@ class WebhookAdmin(ReadOnlyAdmin):
             return self.get_queryset(request).filter(webhook_ulid=object_id).first()
         return super().get_object(request, object_id, from_field)
 
-    def has_operate_permission(self, request: HttpRequest, _object_id: object = None) -> bool:
-        return request.user.has_perm("orchestrator.change_webhook")
+    def change_row(self, row: Webhook, changes: dict[str, Any], cause: Cause) -> Webhook:
+        return change_webhook(webhook_ulid=row.webhook_ulid, changes=changes, cause=cause)
+
+    def delete_row(self, row: Webhook, cause: Cause) -> None:
+        delete_webhook(webhook_ulid=row.webhook_ulid, cause=cause)
 
     def get_actions_detail(self, request: HttpRequest, object_id: str) -> list[UnfoldAction]:
         """Offer what is possible in the status. The operations check the status again."""
@@ -104,13 +103,15 @@ class WebhookAdmin(ReadOnlyAdmin):
     def activate(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Send deliveries again, as if the webhook had never failed."""
         text = "Deliveries are sent again, and its incident is resolved. Dead letters stay: redeliver them."
-        return self._change_status(request, object_id, WebhookStatus.ACTIVE, "Activate", text)
+        act = self.change("is active", status="active")
+        return confirm_for_row(self, request, object_id, act, button="Activate", description=text)
 
     @action(description="Pause", url_path="pause", permissions=["operate"], icon="pause")
     def pause(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Send nothing until it is activated."""
         text = "Events that occur from now on, and deliveries that wait, become dead letters until it is activated."
-        return self._change_status(request, object_id, WebhookStatus.PAUSED, "Pause", text)
+        act = self.change("is paused", status="paused")
+        return confirm_for_row(self, request, object_id, act, button="Pause", description=text)
 
     @action(description="Send test event", url_path="test", permissions=["operate"], icon="send")
     def test(self, request: HttpRequest, object_id: str) -> HttpResponse:
@@ -140,27 +141,3 @@ class WebhookAdmin(ReadOnlyAdmin):
 
         text = "Sends up to 1,000 dead letters again, each under its former id, in the order of their creation."
         return confirm_for_row(self, request, object_id, act, button="Redeliver dead letters", description=text)
-
-    @action(
-        description="Delete", url_path="remove", permissions=["operate"], icon="delete", variant=ActionVariant.DANGER
-    )
-    def remove(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Delete the webhook with its notification rules."""
-
-        def act(webhook: Webhook, cause: Cause) -> str:
-            delete_webhook(webhook_ulid=webhook.webhook_ulid, cause=cause)
-            return f"Webhook {webhook.webhook_ulid} deleted"
-
-        text = "Nothing more is sent. Its notification rules are deleted, too."
-        back = formatting.changelist_url(Webhook)
-        return confirm_for_row(self, request, object_id, act, button="Delete", description=text, back=back, danger=True)
-
-    def _change_status(
-        self, request: HttpRequest, object_id: str, status: WebhookStatus, button: str, text: str
-    ) -> HttpResponse:
-        def act(webhook: Webhook, cause: Cause) -> str:
-            changes = {"status": str(status)}
-            change_webhook(webhook_ulid=webhook.webhook_ulid, changes=changes, cause=cause)
-            return f"Webhook {webhook.webhook_ulid} is {status}"
-
-        return confirm_for_row(self, request, object_id, act, button=button, description=text)

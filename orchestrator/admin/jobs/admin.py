@@ -106,14 +106,8 @@ class JobAdmin(JobColumns, LargeTableAdmin):
         """Return the output after the cursor `?after=`. The page polls every two seconds while the job runs."""
         if not self.has_view_permission(request):
             raise PermissionDenied
-        job = self._get_job(request, object_id)
+        job = self.existing_row(request, object_id)
         return JsonResponse(asdict(log.after(job, request.GET.get("after", ""))))
-
-    def _get_job(self, request: HttpRequest, object_id: str) -> Job:
-        job = self.get_object(request, object_id)
-        if job is None:
-            raise Http404
-        return job
 
     # --- buttons of one job -------------------------------------------------------------------------------------------
 
@@ -130,7 +124,7 @@ class JobAdmin(JobColumns, LargeTableAdmin):
         variant=ActionVariant.DANGER,
     )
     def cancel(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        return confirm_and_run(self, request, CANCEL, [self._get_job(request, object_id).job_ulid])
+        return confirm_and_run(self, request, CANCEL, [self.existing_row(request, object_id).job_ulid])
 
     @action(
         description=RETRY.label,
@@ -140,23 +134,23 @@ class JobAdmin(JobColumns, LargeTableAdmin):
         variant=ActionVariant.PRIMARY,
     )
     def retry(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        return confirm_and_run(self, request, RETRY, [self._get_job(request, object_id).job_ulid])
+        return confirm_and_run(self, request, RETRY, [self.existing_row(request, object_id).job_ulid])
 
     @action(description=REUPLOAD.label, url_path=REUPLOAD.name, permissions=["operate"], icon="upload")
     def reupload(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        return confirm_and_run(self, request, REUPLOAD, [self._get_job(request, object_id).job_ulid])
+        return confirm_and_run(self, request, REUPLOAD, [self.existing_row(request, object_id).job_ulid])
 
     @action(description=REVOKE.label, url_path=REVOKE.name, permissions=["operate"], icon="remove_moderator")
     def revoke(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        return confirm_and_run(self, request, REVOKE, [self._get_job(request, object_id).job_ulid])
+        return confirm_and_run(self, request, REVOKE, [self.existing_row(request, object_id).job_ulid])
 
     @action(description=PRIORITIZE.label, url_path=PRIORITIZE.name, permissions=["operate"], icon="swap_vert")
     def prioritize(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        return confirm_and_run(self, request, PRIORITIZE, [self._get_job(request, object_id).job_ulid])
+        return confirm_and_run(self, request, PRIORITIZE, [self.existing_row(request, object_id).job_ulid])
 
     @action(description=REPLAY.label, url_path=REPLAY.name, permissions=["operate"], icon="fact_check")
     def replay(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        return confirm_and_run(self, request, REPLAY, [self._get_job(request, object_id).job_ulid])
+        return confirm_and_run(self, request, REPLAY, [self.existing_row(request, object_id).job_ulid])
 
     # --- actions of the list ------------------------------------------------------------------------------------------
 

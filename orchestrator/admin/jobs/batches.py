@@ -6,7 +6,7 @@ from django.conf import settings
 from django.contrib import admin, messages
 from django.db import Error
 from django.db.models import Prefetch, QuerySet
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.html import format_html_join
 from django.utils.safestring import SafeString
 from unfold.decorators import action, display
@@ -160,9 +160,7 @@ class BatchAdmin(LargeTableAdmin):
         *,
         danger: bool = False,
     ) -> HttpResponse:
-        batch = self.get_object(request, object_id)
-        if batch is None:
-            raise Http404
+        batch = self.existing_row(request, object_id)
         form = ReasonForm(request.POST or None)
         back = formatting.change_url(Batch, batch.batch_ulid)
         if request.method != "POST" or not form.is_valid():

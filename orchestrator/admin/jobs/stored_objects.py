@@ -1,10 +1,7 @@
 """The pages of artifacts and cache entries: origin, size, and buttons to download and delete them."""
 
-from typing import Any
-
 from django.contrib import admin, messages
-from django.db.models import Model
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.defaultfilters import filesizeformat
 from django.utils import timezone
 from django.utils.safestring import SafeString
@@ -13,12 +10,12 @@ from unfold.enums import ActionVariant
 
 from orchestrator.admin import formatting
 from orchestrator.admin.base import LargeTableAdmin
-from orchestrator.admin.confirm import ConfirmPage, cause_of, confirm_and_act
+from orchestrator.admin.confirm import confirm_for_row
 from orchestrator.admin.filters import ExactFilter, RelatedOrganizationFilter
-from orchestrator.admin.forms import ReasonForm
 from orchestrator.admin.jobs.artifacts import visible_artifacts
 from orchestrator.artifacts.addresses import download_url
 from orchestrator.artifacts.operations import delete_stored_object
+from orchestrator.core.cause import Cause
 from runtime_jobs.models import CacheEntry, Job, StoredArtifact
 from runtime_jobs.models.artifacts import StoredObject
 
@@ -56,10 +53,6 @@ class StoredObjectAdmin(LargeTableAdmin):
     age = formatting.age_column("created_at", "Age")
     digest = formatting.value_column("sha256", "SHA-256")
 
-    def has_edit_permission(self, request: HttpRequest, _object_id: object = None) -> bool:
-        options = self.opts
-        return request.user.has_perm(f"{options.app_label}.change_{options.model_name}")
-
     @display(description="Project")
     def tenant(self, row: StoredObject) -> str:
         return f"{row.organization.slug}/{row.project.slug}"
@@ -77,27 +70,28 @@ class StoredObjectAdmin(LargeTableAdmin):
             return "uploading"
         return "expired" if expires_at is not None and expires_at <= timezone.now() else "complete"
 
-    @action(description="Delete", url_path="remove", permissions=["edit"], icon="delete", variant=ActionVariant.DANGER)
+    @action(
+        description="Delete", url_path="remove", permissions=["operate"], icon="delete", variant=ActionVariant.DANGER
+    )
     def delete_object(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Hide the object; housekeeping deletes it."""
-        row = self._row(request, object_id)
-        form = ReasonForm(request.POST or None)
         noun = self.opts.verbose_name
 
-        def act() -> str:
-            delete_stored_object(self.model, row.pk, cause=cause_of(request, form))
+        def act(row: StoredObject, cause: Cause) -> str:
+            delete_stored_object(self.model, row.pk, cause=cause)
             return f"{str(noun).capitalize()} {row} deleted"
 
-        description = "Nobody can download it any more. Housekeeping deletes its content."
-        back = formatting.changelist_url(self.model)
-        page = ConfirmPage(f"Delete {noun} {row}", description, "Delete", back, danger=True)
-        return confirm_and_act(self, request, page, form, act)
-
-    def _row(self, request: HttpRequest, object_id: str) -> Any:
-        row: Model | None = self.get_object(request, object_id)
-        if row is None:
-            raise Http404
-        return row
+        return confirm_for_row(
+            self,
+            request,
+            object_id,
+            act,
+            button="Delete",
+            description="Nobody can download it any more. Housekeeping deletes its content.",
+            title=f"Delete {noun} {{row}}",
+            back=formatting.changelist_url(self.model),
+            danger=True,
+        )
 
 
 @admin.register(StoredArtifact)
@@ -123,7 +117,7 @@ class StoredArtifactAdmin(StoredObjectAdmin):
     @action(description="Download", url_path="download", permissions=["download"], icon="download")
     def download(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Redirect to an address of the content. It is an attachment of the API, never a page of the admin."""
-        row = self._row(request, object_id)
+        row = self.existing_row(request, object_id)
         now = timezone.now()
         if not visible_artifacts(now).filter(pk=row.pk).exists():
             messages.warning(request, "The artifact is not complete, or was deleted.")

@@ -1,12 +1,11 @@
 """The pages of workflow runs, with the buttons Approve, Cancel and Rerun, and of workflow files that were rejected."""
 
-from collections.abc import Callable
 from typing import Any, ClassVar
 
 from django.conf import settings
 from django.contrib import admin, messages
 from django.db.models import QuerySet
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils import timezone
 from django.utils.html import format_html_join
 from django.utils.safestring import SafeString
@@ -15,9 +14,8 @@ from unfold.enums import ActionVariant
 
 from orchestrator.admin import formatting
 from orchestrator.admin.base import LargeTableAdmin, actor_of
-from orchestrator.admin.confirm import ConfirmPage, confirm_and_act, render_confirm
+from orchestrator.admin.confirm import ConfirmPage, confirm_for_row, render_confirm
 from orchestrator.admin.filters import ChoiceFilter, CreatedFilter, ExactFilter
-from orchestrator.admin.forms import ReasonForm
 from orchestrator.admin.jobs.rerun_form import RerunForm
 from orchestrator.admin.jobs.workflow_run_page import COLOURS, workflow_run_page
 from orchestrator.core.cause import Cause
@@ -33,6 +31,7 @@ from runtime_jobs.models import RejectedWorkflow, RunHold, WorkflowEvent, Workfl
 from runtime_jobs.states import Conclusion
 
 IN_PROGRESS = "in progress"
+TITLE = "{button}: {row.repository.full_name} #{row.run_index}"
 
 
 class HeadShaFilter(ExactFilter):
@@ -146,30 +145,32 @@ class WorkflowRunAdmin(LargeTableAdmin):
 
     @action(description="Approve", url_path="approve", permissions=["operate"], icon="check")
     def approve_run(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        def approve(run: WorkflowRun, reason: str) -> str:
-            approval.approve_workflow_run(
-                run_id=run.pk, cause=Cause(actor_of(request), reason, source_address=client_address(request))
-            )
+        def approve(run: WorkflowRun, cause: Cause) -> str:
+            approval.approve_workflow_run(run_id=run.pk, cause=cause)
             return "Approved"
 
         description = "The jobs of the run may be claimed. Their scripts were written by the author of a fork."
-        return self._confirm(request, object_id, "Approve", description, approve)
+        return confirm_for_row(
+            self, request, object_id, approve, button="Approve", description=description, title=TITLE
+        )
 
     @action(
         description="Cancel", url_path="cancel", permissions=["operate"], icon="block", variant=ActionVariant.DANGER
     )
     def cancel_run(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        def cancel(run: WorkflowRun, reason: str) -> str:
+        def cancel(run: WorkflowRun, cause: Cause) -> str:
             outcome = batches.cancel_batch(
                 batch_ulid=run.batch.batch_ulid,
-                actor=actor_of(request),
+                actor=cause.actor,
                 deadline_seconds=settings.CANCEL_DEADLINE_SECONDS,
-                message=reason,
+                message=cause.reason,
             )
             return "Cancel requested from the runners" if outcome.accepted else "Canceled"
 
         description = "Waiting jobs are canceled at once. The runners of running jobs are asked to stop them."
-        return self._confirm(request, object_id, "Cancel", description, cancel, danger=True)
+        return confirm_for_row(
+            self, request, object_id, cancel, button="Cancel", description=description, title=TITLE, danger=True
+        )
 
     @action(description="Rerun", url_path="rerun", permissions=["operate"], icon="replay")
     def rerun_run(self, request: HttpRequest, object_id: str) -> HttpResponse:
@@ -193,23 +194,20 @@ class WorkflowRunAdmin(LargeTableAdmin):
         return self._pin(request, object_id, "Unpin", description, pinned=False)
 
     def _pin(self, request: HttpRequest, object_id: str, label: str, description: str, *, pinned: bool) -> HttpResponse:
-        def keep(run: WorkflowRun, reason: str) -> str:
-            pins.pin_workflow_run(
-                run_id=run.pk,
-                pinned=pinned,
-                cause=Cause(actor_of(request), reason, source_address=client_address(request)),
-            )
+        def keep(run: WorkflowRun, cause: Cause) -> str:
+            pins.pin_workflow_run(run_id=run.pk, pinned=pinned, cause=cause)
             return f"{label}ned"
 
-        return self._confirm(request, object_id, label, description, keep)
+        return confirm_for_row(self, request, object_id, keep, button=label, description=description, title=TITLE)
 
     def _rerun(
         self, request: HttpRequest, object_id: str, label: str, scope: RerunScope, description: str
     ) -> HttpResponse:
         """Ask for a reason and for changes. What is wrong with the changes is shown beside their fields."""
-        run = self._run(request, object_id)
+        run = self.existing_row(request, object_id)
         form = RerunForm(request.POST or None, run)
-        page = ConfirmPage(_title(label, run), description, label, formatting.change_url(WorkflowRun, run.pk))
+        title, back = TITLE.format(button=label, row=run), formatting.change_url(WorkflowRun, run.pk)
+        page = ConfirmPage(title, description, label, back)
         if request.method != "POST" or not form.is_valid():
             return render_confirm(self, request, page, form)
         actor = actor_of(request)
@@ -231,32 +229,6 @@ class WorkflowRunAdmin(LargeTableAdmin):
             return HttpResponseRedirect(page.back)
         messages.success(request, f"Started as run #{new.run_index}.")
         return HttpResponseRedirect(formatting.change_url(WorkflowRun, new.pk))
-
-    def _confirm(
-        self,
-        request: HttpRequest,
-        object_id: str,
-        label: str,
-        description: str,
-        operation: Callable[[WorkflowRun, str], str],
-        *,
-        danger: bool = False,
-    ) -> HttpResponse:
-        run = self._run(request, object_id)
-        form = ReasonForm(request.POST or None)
-        back = formatting.change_url(WorkflowRun, run.pk)
-        page = ConfirmPage(_title(label, run), description, label, back, danger=danger)
-        return confirm_and_act(self, request, page, form, lambda: operation(run, form.cleaned_data["reason"]))
-
-    def _run(self, request: HttpRequest, object_id: str) -> WorkflowRun:
-        run = self.get_object(request, object_id)
-        if run is None:
-            raise Http404
-        return run
-
-
-def _title(label: str, run: WorkflowRun) -> str:
-    return f"{label}: {run.repository.full_name} #{run.run_index}"
 
 
 @admin.register(RejectedWorkflow)

@@ -2,9 +2,9 @@
 
 from typing import Any, ClassVar
 
-from django.contrib import admin, messages
+from django.contrib import admin
 from django.db.models import QuerySet
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 from django.utils.safestring import SafeString
 from unfold.dataclasses import UnfoldAction
@@ -14,13 +14,12 @@ from unfold.enums import ActionVariant
 from leases.models import Breaker, BreakerState
 from orchestrator.admin import formatting
 from orchestrator.admin.base import LargeTableAdmin
-from orchestrator.admin.confirm import ConfirmPage, cause_of, render_confirm
+from orchestrator.admin.confirm import confirm_for_row
 from orchestrator.admin.filters import JobTypeFilter, MultipleChoiceFilter, OrganizationFilter
-from orchestrator.admin.forms import ReasonForm
 from orchestrator.admin.limits.pause import OPERATE
+from orchestrator.core.cause import Cause
 from orchestrator.incidents import breakers
 from orchestrator.incidents.models import Incident
-from runtime_jobs.errors import LifecycleError
 from runtime_jobs.models import Job
 
 STATES: dict[str, str] = {
@@ -74,19 +73,17 @@ class BreakerAdmin(LargeTableAdmin):
         variant=ActionVariant.PRIMARY,
     )
     def reset(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        breaker: Any = self.get_object(request, object_id)
-        if breaker is None:
-            raise Http404
-        form, back = ReasonForm(request.POST or None), formatting.change_url(Breaker, breaker.pk)
-        if request.method == "POST" and form.is_valid():
-            _reset(request, breaker, form)
-            return HttpResponseRedirect(back)
-        description = (
+
+        def act(breaker: Breaker, cause: Cause) -> str:
+            breakers.reset_breaker(org_slug=breaker.org_slug, job_type=breaker.job_type, cause=cause)
+            return f"Breaker for {breaker.job_type} jobs of {breaker.org_slug} reset"
+
+        text = (
             "Closes the breaker and clears its failure count. Jobs can start at once. "
             "The breaker opens again if most of them fail."
         )
-        title = f"Reset breaker for {breaker.job_type} jobs of {breaker.org_slug}"
-        return render_confirm(self, request, ConfirmPage(title, description, "Reset", back), form)
+        title = "Reset breaker for {row.job_type} jobs of {row.org_slug}"
+        return confirm_for_row(self, request, object_id, act, button="Reset", description=text, title=title)
 
     @display(description="State", label=COLOURS)
     def state_badge(self, breaker: Breaker) -> tuple[str, str]:
@@ -119,12 +116,3 @@ class BreakerAdmin(LargeTableAdmin):
     def incidents(self, breaker: Breaker) -> SafeString:
         address = formatting.changelist_url(Incident, org_slug=breaker.org_slug, job_type=breaker.job_type)
         return formatting.link(address, "Incidents")
-
-
-def _reset(request: HttpRequest, breaker: Breaker, form: ReasonForm) -> None:
-    try:
-        breakers.reset_breaker(org_slug=breaker.org_slug, job_type=breaker.job_type, cause=cause_of(request, form))
-    except LifecycleError as refusal:
-        messages.warning(request, refusal.message)
-    else:
-        messages.success(request, f"Breaker for {breaker.job_type} jobs of {breaker.org_slug} reset.")

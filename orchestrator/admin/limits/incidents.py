@@ -4,7 +4,7 @@ from typing import Any, ClassVar
 
 from django.contrib import admin
 from django.db.models import QuerySet
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse
 from django.utils.safestring import SafeString
 from unfold.contrib.filters.admin import DropdownFilter
 from unfold.dataclasses import UnfoldAction
@@ -14,11 +14,11 @@ from unfold.enums import ActionVariant
 from leases.models import Breaker
 from orchestrator.admin import formatting
 from orchestrator.admin.base import LargeTableAdmin
-from orchestrator.admin.confirm import ConfirmPage, cause_of, confirm_and_act
+from orchestrator.admin.confirm import confirm_for_row
 from orchestrator.admin.filters import ChoiceFilter, JobTypeFilter, OrganizationFilter
-from orchestrator.admin.forms import ReasonForm
 from orchestrator.admin.labels import stored_actor_label
 from orchestrator.admin.limits.pause import OPERATE
+from orchestrator.core.cause import Cause
 from orchestrator.incidents.models import Incident, IncidentKind, IncidentStatus
 from orchestrator.incidents.operations import acknowledge_incident, resolve_incident
 from orchestrator.webhooks.models import Webhook
@@ -113,24 +113,16 @@ class IncidentAdmin(LargeTableAdmin):
     def _change(
         self, request: HttpRequest, object_id: str, label: str, description: str, operation: Any
     ) -> HttpResponse:
-        incident: Any = self.get_object(request, object_id)
-        if incident is None:
-            raise Http404
-        form = ReasonForm(request.POST or None)
+        incident = self.existing_row(request, object_id)
         if operation is resolve_incident:
             description += RESOLVED_BY.get(incident.kind, "")
-        page = ConfirmPage(
-            f"{label} incident",
-            f"{incident.summary} {description}",
-            label,
-            formatting.change_url(Incident, incident.pk),
-        )
 
-        def act() -> str:
-            changed = operation(incident_ulid=incident.incident_ulid, cause=cause_of(request, form))
-            return f"Incident {changed.status}"
+        def act(row: Incident, cause: Cause) -> str:
+            return f"Incident {operation(incident_ulid=row.incident_ulid, cause=cause).status}"
 
-        return confirm_and_act(self, request, page, form, act)
+        text = f"{incident.summary} {description}"
+        title = "{button} incident"
+        return confirm_for_row(self, request, object_id, act, button=label, description=text, title=title)
 
     @display(description="State", label=COLOURS)
     def state_badge(self, incident: Incident) -> str:

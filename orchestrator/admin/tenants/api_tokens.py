@@ -3,23 +3,17 @@
 from typing import Any
 
 from django import forms
-from django.contrib import admin, messages
-from django.db.models import Model
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
-from django.utils import timezone
-from unfold.dataclasses import UnfoldAction
-from unfold.decorators import action, display
-from unfold.enums import ActionVariant
+from django.contrib import admin
+from django.http import HttpRequest
+from unfold.decorators import display
 from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget
 
 from orchestrator.admin import formatting
-from orchestrator.admin.base import ReadOnlyAdmin
-from orchestrator.admin.confirm import ConfirmPage, cause_of, render_confirm
+from orchestrator.admin.confirm import cause_of
 from orchestrator.admin.filters import RelatedOrganizationFilter
-from orchestrator.admin.forms import ReasonForm
-from orchestrator.admin.token_pages import CreateWithToken
+from orchestrator.admin.token_pages import RevocableTokenAdmin
+from orchestrator.core.cause import Cause
 from orchestrator.services import credentials
-from runtime_jobs.errors import LifecycleError
 from runtime_jobs.models import ApiToken
 from runtime_jobs.models.tenants import Scope
 
@@ -40,7 +34,7 @@ class ApiTokenForm(forms.ModelForm):
 
 
 @admin.register(ApiToken)
-class ApiTokenAdmin(CreateWithToken, ReadOnlyAdmin):
+class ApiTokenAdmin(RevocableTokenAdmin):
     """Creates and revokes API tokens."""
 
     add_description = (
@@ -54,33 +48,11 @@ class ApiTokenAdmin(CreateWithToken, ReadOnlyAdmin):
     form = ApiTokenForm
     search_fields = ["name__startswith"]
     search_help_text = "Name (prefix)"
-    ordering = ["-id"]
-    actions_detail = ["revoke"]
     details = [
-        "name",
-        "organization",
-        "project_text",
-        "state_badge",
-        "scope_list",
-        "creator",
-        "created",
-        "expiry",
-        "revoked",
+        *("name", "organization", "project_text", "state_badge", "scope_list", "creator"),
+        *("created", "expiry", "revoked"),
     ]
-    creator = formatting.value_column("created_by", "Created by")
-    age = formatting.age_column("created_at", "Created")
-    created = formatting.timestamp_column("created_at", "Created")
-    expiry = formatting.timestamp_column("expires_at", "Expires")
-    revoked = formatting.timestamp_column("revoked_at", "Revoked")
-
-    def has_add_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:  # noqa: ARG002 Django's signature
-        return request.user.has_perm("runtime_jobs.add_apitoken")
-
-    def has_revoke_permission(self, request: HttpRequest, _object_id: object = None) -> bool:
-        return request.user.has_perm("runtime_jobs.change_apitoken")
-
-    def get_fields(self, _request: HttpRequest, obj: ApiToken | None = None) -> list[str]:
-        return self.details if obj else ["organization", "project", "name", "scopes", "expires_at"]
+    requested = ["organization", "project", "name", "scopes", "expires_at"]
 
     def formfield_for_dbfield(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
         if db_field.name == "scopes":
@@ -95,33 +67,8 @@ class ApiTokenAdmin(CreateWithToken, ReadOnlyAdmin):
     def create(self, request: HttpRequest, values: dict[str, Any]) -> tuple[ApiToken, str]:
         return credentials.create_api_token(**values, cause=cause_of(request))
 
-    def get_actions_detail(self, request: HttpRequest, object_id: str) -> list[UnfoldAction]:
-        token = self.get_object(request, object_id)
-        return super().get_actions_detail(request, object_id) if token and token.revoked_at is None else []
-
-    @action(description="Revoke", url_path="revoke", permissions=["revoke"], icon="block", variant=ActionVariant.DANGER)
-    def revoke(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        token = self.get_object(request, object_id)
-        if token is None:
-            raise Http404
-        form, back = ReasonForm(request.POST or None), formatting.change_url(ApiToken, token.pk)
-        if request.method != "POST" or not form.is_valid():
-            description = "Requests with this token are refused at once. A revoked token cannot be restored."
-            return render_confirm(
-                self, request, ConfirmPage(f"Revoke {token}", description, "Revoke", back, danger=True), form
-            )
-        try:
-            credentials.revoke_api_token(token_id=token.pk, cause=cause_of(request, form))
-            messages.success(request, f"API token {token} revoked.")
-        except LifecycleError as refusal:
-            messages.warning(request, refusal.message)
-        return HttpResponseRedirect(back)
-
-    @display(description="State", label={"valid": "success", "expired": "default", "revoked": "danger"})
-    def state_badge(self, token: ApiToken) -> str:
-        if token.revoked_at:
-            return "revoked"
-        return "expired" if token.expires_at and token.expires_at <= timezone.now() else "valid"
+    def revoke_row(self, row: ApiToken, cause: Cause) -> ApiToken:
+        return credentials.revoke_api_token(token_id=row.pk, cause=cause)
 
     @display(description="Scopes")
     def scope_list(self, token: ApiToken) -> str:

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 from django import forms
 from django.conf import settings
 from django.contrib import admin
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 from django.utils.safestring import SafeString
 from unfold.decorators import action, display
@@ -116,9 +116,7 @@ class ProjectAdmin(ProjectLimitMixin, PausableAdmin, AuditedAdmin):
 
     @action(description="Rotate webhook secret", url_path="webhook-secret", permissions=["rotate"], icon="key")
     def rotate_secret(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        project = self.get_object(request, object_id)
-        if project is None:
-            raise Http404
+        project = self.existing_row(request, object_id)
         form = ReasonForm(request.POST or None)
         if request.method == "POST" and form.is_valid():
             row, secret = credentials.rotate_webhook_secret(project_id=project.pk, cause=cause_of(request, form))

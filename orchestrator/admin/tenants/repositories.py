@@ -5,15 +5,16 @@ from typing import Any
 from django import forms
 from django.contrib import admin, messages
 from django.db.models import QuerySet
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.safestring import SafeString
 from unfold.decorators import action, display
 from unfold.widgets import UnfoldAdminPasswordWidget, UnfoldAdminTextInputWidget, UnfoldBooleanSwitchWidget
 
 from orchestrator.admin import formatting
 from orchestrator.admin.base import ReadOnlyAdmin
-from orchestrator.admin.confirm import ConfirmPage, cause_of, confirm_and_act, render_confirm
+from orchestrator.admin.confirm import ConfirmPage, cause_of, confirm_for_row, render_confirm
 from orchestrator.admin.forms import ReasonForm
+from orchestrator.core.cause import Cause
 from orchestrator.housekeeping.models import HousekeepingTask
 from orchestrator.housekeeping.operations import start_housekeeping_task
 from orchestrator.repositories.operations import MAX_CREDENTIAL_LENGTH, change_repository, remove_repository
@@ -105,31 +106,22 @@ class RepositoryAdmin(ReadOnlyAdmin):
         task = HousekeepingTask.objects.filter(kind=MIRROR, subject=str(repository.pk)).first()
         return (task.last_error if task else "") or formatting.NO_VALUE
 
-    def has_operate_permission(self, request: HttpRequest, _object_id: object = None) -> bool:
-        return request.user.has_perm("runtime_jobs.change_repository")
-
     @action(description="Update mirror", url_path="update_mirror", permissions=["operate"], icon="sync")
     def update_mirror(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Let the mirror be updated at once."""
-        repository = self._found(request, object_id)
-        form = ReasonForm(request.POST or None)
-        page = ConfirmPage(
-            f"Update the mirror of {repository.full_name}",
-            "A housekeeping process fetches the branches and tags of the origin at once.",
-            "Update mirror",
-            formatting.change_url(Repository, repository.pk),
-        )
 
-        def act() -> str:
-            start_housekeeping_task(kind=MIRROR, subject=str(repository.pk), cause=cause_of(request, form))
+        def act(repository: Repository, cause: Cause) -> str:
+            start_housekeeping_task(kind=MIRROR, subject=str(repository.pk), cause=cause)
             return f"{repository.full_name}: the update was requested"
 
-        return confirm_and_act(self, request, page, form, act)
+        text = "A housekeeping process fetches the branches and tags of the origin at once."
+        title = "Update the mirror of {row.full_name}"
+        return confirm_for_row(self, request, object_id, act, button="Update mirror", description=text, title=title)
 
     @action(description="Change", url_path="edit", permissions=["operate"], icon="edit")
     def edit(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Change the origin, the credential or the visibility."""
-        repository = self._found(request, object_id)
+        repository = self.existing_row(request, object_id)
         initial = {"origin": repository.origin, "is_private": repository.is_private}
         form = RepositoryForm(request.POST or None, initial=initial)
         page = ConfirmPage(
@@ -156,24 +148,20 @@ class RepositoryAdmin(ReadOnlyAdmin):
     @action(description="Remove", url_path="remove", permissions=["operate"], icon="delete")
     def remove(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Remove a repository that has no workflow runs."""
-        repository = self._found(request, object_id)
-        form = ReasonForm(request.POST or None)
-        page = ConfirmPage(
-            f"Remove {repository.full_name}",
-            "Its mirror, secrets, variables and schedules are deleted. A repository with workflow runs is not removed.",
-            "Remove",
-            formatting.changelist_url(Repository),
-            danger=True,
-        )
 
-        def act() -> str:
-            remove_repository(repository_id=repository.pk, cause=cause_of(request, form))
+        def act(repository: Repository, cause: Cause) -> str:
+            remove_repository(repository_id=repository.pk, cause=cause)
             return f"{repository.full_name} was removed"
 
-        return confirm_and_act(self, request, page, form, act)
-
-    def _found(self, request: HttpRequest, object_id: str) -> Repository:
-        repository = self.get_object(request, object_id)
-        if repository is None:
-            raise Http404
-        return repository
+        return confirm_for_row(
+            self,
+            request,
+            object_id,
+            act,
+            button="Remove",
+            description="Its mirror, secrets, variables and schedules are deleted. "
+            "A repository with workflow runs is not removed.",
+            title="Remove {row.full_name}",
+            back=formatting.changelist_url(Repository),
+            danger=True,
+        )

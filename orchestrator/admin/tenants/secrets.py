@@ -6,17 +6,17 @@ from typing import Any
 from django import forms
 from django.contrib import admin, messages
 from django.db.models import Model
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from unfold.decorators import action, display
 from unfold.enums import ActionVariant
 from unfold.widgets import UnfoldAdminTextareaWidget, UnfoldAdminTextInputWidget
 
 from orchestrator.admin import formatting
 from orchestrator.admin.base import ReadOnlyAdmin
-from orchestrator.admin.confirm import ConfirmPage, cause_of, confirm_and_act, render_confirm
+from orchestrator.admin.confirm import ConfirmPage, cause_of, confirm_for_row, render_confirm
 from orchestrator.admin.filters import ExactFilter, RelatedOrganizationFilter
-from orchestrator.admin.forms import ReasonForm
 from orchestrator.admin.token_pages import CreateByOperation
+from orchestrator.core.cause import Cause
 from orchestrator.secrets.operations import (
     delete_secret,
     delete_variable,
@@ -160,7 +160,7 @@ class ScopedValueAdmin(CreateByOperation, ReadOnlyAdmin):
 
     @action(description="Change value", url_path="value", permissions=["edit"], icon="edit")
     def change_value(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        row = self._row(request, object_id)
+        row = self.existing_row(request, object_id)
         form = self.value_form(request.POST or None)
         if request.method == "POST" and form.is_valid():
             return self._apply(request, _scope_of(row) | {"value": form.cleaned_data["value"]})
@@ -170,31 +170,26 @@ class ScopedValueAdmin(CreateByOperation, ReadOnlyAdmin):
 
     @action(description="Delete", url_path="remove", permissions=["edit"], icon="delete", variant=ActionVariant.DANGER)
     def delete_value(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        row = self._row(request, object_id)
-        form = ReasonForm(request.POST or None)
 
-        def act() -> str:
-            self.delete_row(**_scope_of(row), cause=cause_of(request, form))
+        def act(row: ScopedValue, cause: Cause) -> str:
+            self.delete_row(**_scope_of(row), cause=cause)
             return f"{self.opts.verbose_name.capitalize()} {row} deleted"
 
-        page = ConfirmPage(
-            f"Delete {row}",
-            "Jobs that are claimed from then on do not receive it. Running jobs keep it.",
-            "Delete",
-            formatting.changelist_url(self.model),
+        return confirm_for_row(
+            self,
+            request,
+            object_id,
+            act,
+            button="Delete",
+            description="Jobs that are claimed from then on do not receive it. Running jobs keep it.",
+            title="Delete {row}",
+            back=formatting.changelist_url(self.model),
             danger=True,
         )
-        return confirm_and_act(self, request, page, form, act)
 
     @display(description="Repository")
     def repository_text(self, row: ScopedValue) -> str:
         return row.repository.full_name if row.repository else formatting.NO_VALUE
-
-    def _row(self, request: HttpRequest, object_id: str) -> Any:
-        row = self.get_object(request, object_id)
-        if row is None:
-            raise Http404
-        return row
 
     def _apply(self, request: HttpRequest, values: dict[str, Any]) -> HttpResponse:
         try:

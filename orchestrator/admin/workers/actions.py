@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from django.contrib import messages
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from unfold.dataclasses import UnfoldAction
 from unfold.decorators import action
 from unfold.enums import ActionVariant
@@ -103,7 +103,7 @@ class WorkerActionsMixin(BaseAdmin):
 
     @action(description="Rotate token", url_path="rotate", permissions=["operate"], icon="key")
     def rotate(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        worker = _get_worker(self, request, object_id)
+        worker = self.existing_row(request, object_id)
         form = ReasonForm(request.POST or None)
         if request.method == "POST" and form.is_valid():
             try:
@@ -117,7 +117,7 @@ class WorkerActionsMixin(BaseAdmin):
 
 
 def _change_state(model_admin: Any, request: HttpRequest, object_id: str, worker_action: WorkerAction) -> HttpResponse:
-    worker = _get_worker(model_admin, request, object_id)
+    worker = model_admin.existing_row(request, object_id)
     form = worker_action.form(request.POST or None)
     if request.method != "POST" or not form.is_valid():
         page = ConfirmPage(
@@ -152,13 +152,6 @@ def _revoke_leases(request: HttpRequest, worker: Worker, form: ReasonForm) -> in
 def _refuse(request: HttpRequest, worker: Worker, refusal: LifecycleError) -> HttpResponse:
     messages.warning(request, f"{worker.slug}: {refusal.message}")
     return HttpResponseRedirect(_url(worker))
-
-
-def _get_worker(model_admin: Any, request: HttpRequest, object_id: str) -> Worker:
-    worker = model_admin.get_object(request, object_id)
-    if worker is None:
-        raise Http404
-    return worker
 
 
 def _url(worker: Worker) -> str:

@@ -6,8 +6,8 @@ from typing import Any, ClassVar
 
 from django import forms
 from django.contrib import admin, messages
-from django.db.models import Count, Model, Q, QuerySet
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.db.models import Count, Q, QuerySet
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils import timezone
 from unfold.dataclasses import UnfoldAction
 from unfold.decorators import action, display
@@ -16,11 +16,11 @@ from unfold.widgets import UnfoldAdminIntegerFieldWidget, UnfoldAdminSelectWidge
 
 from leases.states import OPEN as OPEN_LEASES
 from orchestrator.admin import formatting
-from orchestrator.admin.base import ReadOnlyAdmin
-from orchestrator.admin.confirm import ConfirmPage, cause_of, confirm_and_act, render_confirm
+from orchestrator.admin.confirm import ConfirmPage, cause_of, confirm_for_row, render_confirm
 from orchestrator.admin.forms import ReasonForm
 from orchestrator.admin.token_pages import CreateWithToken, render_token_once
 from orchestrator.admin.workers.admin import HEALTH, health_of, worker_summary
+from orchestrator.admin.workers.archivable import WorkerRowAdmin
 from orchestrator.core.cause import Cause
 from orchestrator.services import actions_runners, worker_state
 from orchestrator.services.actions_runners import DEFAULT_LABELS, MAX_CAPACITY, normalize_labels
@@ -31,6 +31,7 @@ from workers.registry.models import WorkerState
 
 DEFAULT_OVERLAP_MINUTES = 60
 MAX_LISTED_TOKENS = 10
+TITLE = "{button} {row.name}"
 BUTTONS = {
     WorkerState.ACTIVE: {"drain", "rotate-token", "revoke"},
     WorkerState.REVOKED: set(),
@@ -94,7 +95,7 @@ class RotationForm(ReasonForm):
 
 
 @admin.register(ActionsRunner)
-class ActionsRunnerAdmin(CreateWithToken, ReadOnlyAdmin):
+class ActionsRunnerAdmin(CreateWithToken, WorkerRowAdmin):
     """Displays runners of workflow jobs; every change is a button with a reason."""
 
     label = "Registration token"
@@ -115,14 +116,6 @@ class ActionsRunnerAdmin(CreateWithToken, ReadOnlyAdmin):
 
     change_form_outer_before_template = "admin/actions_runner.html"
 
-    def get_fields(self, _request: HttpRequest, obj: ActionsRunner | None = None) -> list[str]:
-        return (
-            self.details if obj else [*("name", "label_text", "capacity"), *("pool", "isolation", "expires_after_days")]
-        )
-
-    def get_form(self, request: HttpRequest, obj: ActionsRunner | None = None, *args: Any, **kwargs: Any) -> Any:
-        return super().get_form(request, obj, *args, **kwargs | ({"form": forms.ModelForm} if obj else {}))
-
     def get_queryset(self, request: HttpRequest) -> QuerySet[ActionsRunner]:
         running = Count("worker__leases", filter=Q(worker__leases__state__in=OPEN_LEASES))
         return super().get_queryset(request).select_related("worker__pool").annotate(active_leases=running)
@@ -133,15 +126,6 @@ class ActionsRunnerAdmin(CreateWithToken, ReadOnlyAdmin):
         """Add health, jobs and tokens of the runner. `obj` is never None: creation has a page of its own."""
         summary = worker_summary(obj.worker) | {"tokens": _tokens(obj)}
         return super().render_change_form(request, context | summary, *args, obj=obj, **kwargs)
-
-    def has_add_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:  # noqa: ARG002 Django's signature
-        return request.user.has_perm("workers.change_worker")
-
-    def has_view_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        return super().has_view_permission(request, obj) or request.user.has_perm("workers.change_worker")
-
-    def has_operate_permission(self, request: HttpRequest, _object_id: object = None) -> bool:
-        return request.user.has_perm("workers.change_worker")
 
     def get_actions_detail(self, request: HttpRequest, object_id: str) -> list[UnfoldAction]:
         runner = self.get_object(request, object_id)
@@ -167,13 +151,14 @@ class ActionsRunnerAdmin(CreateWithToken, ReadOnlyAdmin):
 
     @action(description="Drain", url_path="drain", permissions=["operate"], icon="filter_alt")
     def drain(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        description = "The runner finishes its running jobs and gets no new ones."
-        return self._confirm(request, object_id, "Drain", description, _set_state(WorkerState.DRAINING, "draining"))
+        act = _set_state(WorkerState.DRAINING, "draining")
+        text = "The runner finishes its running jobs and gets no new ones."
+        return confirm_for_row(self, request, object_id, act, button="Drain", description=text, title=TITLE)
 
     @action(description="Undrain", url_path="undrain", permissions=["operate"], icon="play_arrow")
     def undrain(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        description = "The runner gets jobs again."
-        return self._confirm(request, object_id, "Undrain", description, _set_state(WorkerState.ACTIVE, "active"))
+        act, text = _set_state(WorkerState.ACTIVE, "active"), "The runner gets jobs again."
+        return confirm_for_row(self, request, object_id, act, button="Undrain", description=text, title=TITLE)
 
     @action(
         description="Revoke", url_path="revoke", permissions=["operate"], icon="block", variant=ActionVariant.DANGER
@@ -187,11 +172,13 @@ class ActionsRunnerAdmin(CreateWithToken, ReadOnlyAdmin):
             ended = actions_runners.revoke_runner(name=runner.name, cause=cause)
             return f"{runner.name}: revoked, {formatting.pluralize(ended, 'lease')} revoked"
 
-        return self._confirm(request, object_id, "Revoke", description, act, danger=True)
+        return confirm_for_row(
+            self, request, object_id, act, button="Revoke", description=description, title=TITLE, danger=True
+        )
 
     @action(description="Rotate token", url_path="rotate-token", permissions=["operate"], icon="key")
     def rotate_token(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        runner, form = self._runner(request, object_id), RotationForm(request.POST or None)
+        runner, form = self.existing_row(request, object_id), RotationForm(request.POST or None)
         if request.method == "POST" and form.is_valid():
             try:
                 _, _, token = actions_runners.rotate_registration_token(
@@ -206,26 +193,6 @@ class ActionsRunnerAdmin(CreateWithToken, ReadOnlyAdmin):
         description = "Creates a new token and shows it once. The other tokens end after the overlap."
         page = ConfirmPage(f"Rotate token of {runner.name}", description, "Rotate token", _url(runner))
         return render_confirm(self, request, page, form)
-
-    def _confirm(
-        self,
-        request: HttpRequest,
-        object_id: str,
-        button: str,
-        description: str,
-        act: Callable[[ActionsRunner, Cause], str],
-        *,
-        danger: bool = False,
-    ) -> HttpResponse:
-        runner, form = self._runner(request, object_id), ReasonForm(request.POST or None)
-        page = ConfirmPage(f"{button} {runner.name}", description, button, _url(runner), danger=danger)
-        return confirm_and_act(self, request, page, form, lambda: act(runner, cause_of(request, form)))
-
-    def _runner(self, request: HttpRequest, object_id: str) -> ActionsRunner:
-        runner = self.get_object(request, object_id)
-        if runner is None:
-            raise Http404
-        return runner
 
     # --- columns ------------------------------------------------------------------------------------------------------
 

@@ -4,8 +4,8 @@ from typing import Any
 
 from django import forms
 from django.contrib import admin, messages
-from django.db.models import Model, QuerySet
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.safestring import SafeString
 from unfold.dataclasses import UnfoldAction
 from unfold.decorators import action, display
@@ -13,12 +13,11 @@ from unfold.enums import ActionVariant
 from unfold.widgets import UnfoldBooleanSwitchWidget
 
 from orchestrator.admin import formatting
-from orchestrator.admin.base import ReadOnlyAdmin
-from orchestrator.admin.confirm import ConfirmPage, cause_of, confirm_and_act
+from orchestrator.admin.confirm import cause_of, confirm_for_row
 from orchestrator.admin.filters import ChoiceFilter
-from orchestrator.admin.forms import ReasonForm
 from orchestrator.admin.token_pages import CreateByOperation
-from orchestrator.admin.workers.runners import RenameForm
+from orchestrator.admin.workers.archivable import TITLE, ArchivableAdmin, validated
+from orchestrator.core.cause import Cause
 from orchestrator.services import hardware_specs
 from runtime_jobs.resource_names import validate_resource_name, validate_slug
 from workers.models import HardwareSpec
@@ -47,16 +46,11 @@ class NewSpecForm(forms.ModelForm):
         self.fields["slug"].help_text = "Unique name in URLs. Empty: made from the name."
 
     def clean_name(self) -> str:
-        name: str = self.cleaned_data["name"]
-        if problem := validate_resource_name(name):
-            raise forms.ValidationError(problem)
-        return name
+        return validated(self.cleaned_data["name"], validate_resource_name)
 
     def clean_slug(self) -> str:
         slug: str = self.cleaned_data["slug"]
-        if slug and (problem := validate_slug(slug)):
-            raise forms.ValidationError(problem)
-        return slug
+        return validated(slug, validate_slug) if slug else ""
 
     def clean_sandbox(self) -> str | None:
         return self.cleaned_data["sandbox"] or None
@@ -79,7 +73,7 @@ class OperatingSystemFilter(ChoiceFilter):
 
 
 @admin.register(HardwareSpec)
-class HardwareSpecAdmin(CreateByOperation, ReadOnlyAdmin):
+class HardwareSpecAdmin(CreateByOperation, ArchivableAdmin):
     """Displays specs; every change is a button with a reason."""
 
     form = NewSpecForm
@@ -94,28 +88,16 @@ class HardwareSpecAdmin(CreateByOperation, ReadOnlyAdmin):
         *("name", "slug", "uuid_text", "state_badge", "hardware", "sandbox_text", "network", "runner_list"),
         *("created", "modified", "archived"),
     ]
+    requested = ["name", "slug", *HARDWARE, "fallback"]
+    archive_text = "No new job can ask for the spec, and it is no fallback. Jobs that wait are still executed."
+    restore_text = "Jobs can ask for the spec again. It does not become the fallback again."
     created = formatting.timestamp_column("created_at", "Created")
     modified = formatting.timestamp_column("modified_at", "Modified")
     archived = formatting.timestamp_column("archived_at", "Archived")
     sandbox_text = formatting.value_column("sandbox", "Sandbox")
 
-    def get_fields(self, _request: HttpRequest, obj: HardwareSpec | None = None) -> list[str]:
-        return self.details if obj else ["name", "slug", *HARDWARE, "fallback"]
-
-    def get_form(self, request: HttpRequest, obj: HardwareSpec | None = None, *args: Any, **kwargs: Any) -> Any:
-        return super().get_form(request, obj, *args, **kwargs | ({"form": forms.ModelForm} if obj else {}))
-
     def get_queryset(self, request: HttpRequest) -> QuerySet[HardwareSpec]:
         return super().get_queryset(request).prefetch_related("workers")
-
-    def has_add_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:  # noqa: ARG002 Django's signature
-        return request.user.has_perm("workers.change_worker")
-
-    def has_view_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        return super().has_view_permission(request, obj) or request.user.has_perm("workers.change_worker")
-
-    def has_operate_permission(self, request: HttpRequest, _object_id: object = None) -> bool:
-        return request.user.has_perm("workers.change_worker")
 
     def get_actions_detail(self, request: HttpRequest, object_id: str) -> list[UnfoldAction]:
         spec = self.get_object(request, object_id)
@@ -129,6 +111,9 @@ class HardwareSpecAdmin(CreateByOperation, ReadOnlyAdmin):
         }
         return [button for button in super().get_actions_detail(request, object_id) if button.path not in hidden]
 
+    def change_row(self, row: HardwareSpec, cause: Cause, **changes: Any) -> HardwareSpec:
+        return hardware_specs.change_spec(spec_uuid=row.uuid, **changes, cause=cause)
+
     def target_of(self, row: Any) -> str:
         return str(row.event_target)
 
@@ -141,90 +126,39 @@ class HardwareSpecAdmin(CreateByOperation, ReadOnlyAdmin):
             cause=cause_of(request),
         )
         messages.success(request, f"{spec.slug}: created.")
-        return HttpResponseRedirect(_url(spec))
+        return HttpResponseRedirect(formatting.change_url(HardwareSpec, spec.pk))
 
     # --- buttons ------------------------------------------------------------------------------------------------------
 
-    @action(description="Rename", url_path="rename", permissions=["operate"], icon="edit")
-    def rename(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        spec = self._spec(request, object_id)
-        form = RenameForm(request.POST or None, initial={"name": spec.name})
-        page = ConfirmPage(f"Rename {spec.slug}", "Changes the name.", "Rename", _url(spec))
-        return confirm_and_act(
-            self,
-            request,
-            page,
-            form,
-            lambda: self._change(request, spec, form, "renamed", name=form.cleaned_data["name"]),
-        )
-
     @action(description="Make fallback", url_path="set-fallback", permissions=["operate"], icon="star")
     def set_fallback(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        spec, form = self._spec(request, object_id), ReasonForm(request.POST or None)
-        description = "Jobs that name no spec get this one instead of the current fallback."
-        page = ConfirmPage(f"Make {spec.slug} the fallback", description, "Make fallback", _url(spec))
-        return confirm_and_act(
-            self, request, page, form, lambda: self._change(request, spec, form, "is the fallback", fallback=True)
-        )
+        act = self.change("is the fallback", fallback=True)
+        text = "Jobs that name no spec get this one instead of the current fallback."
+        title = "Make {row.slug} the fallback"
+        return confirm_for_row(self, request, object_id, act, button="Make fallback", description=text, title=title)
 
     @action(description="End fallback", url_path="clear-fallback", permissions=["operate"], icon="star_half")
     def clear_fallback(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        spec, form = self._spec(request, object_id), ReasonForm(request.POST or None)
-        description = "Without a fallback, jobs that name no spec are refused."
-        page = ConfirmPage(f"End the fallback {spec.slug}", description, "End fallback", _url(spec))
-        return confirm_and_act(
-            self, request, page, form, lambda: self._change(request, spec, form, "is no fallback", fallback=False)
-        )
-
-    @action(
-        description="Archive",
-        url_path="archive",
-        permissions=["operate"],
-        icon="archive",
-        variant=ActionVariant.DANGER,
-    )
-    def archive(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        spec, form = self._spec(request, object_id), ReasonForm(request.POST or None)
-        description = "No new job can ask for the spec, and it is no fallback. Jobs that wait are still executed."
-        page = ConfirmPage(f"Archive {spec.slug}", description, "Archive", _url(spec), danger=True)
-        return confirm_and_act(
-            self, request, page, form, lambda: self._change(request, spec, form, "archived", archived=True)
-        )
-
-    @action(description="Restore", url_path="restore", permissions=["operate"], icon="unarchive")
-    def restore(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        spec, form = self._spec(request, object_id), ReasonForm(request.POST or None)
-        description = "Jobs can ask for the spec again. It does not become the fallback again."
-        page = ConfirmPage(f"Restore {spec.slug}", description, "Restore", _url(spec))
-        return confirm_and_act(
-            self, request, page, form, lambda: self._change(request, spec, form, "restored", archived=False)
-        )
+        act = self.change("is no fallback", fallback=False)
+        text = "Without a fallback, jobs that name no spec are refused."
+        title = "End the fallback {row.slug}"
+        return confirm_for_row(self, request, object_id, act, button="End fallback", description=text, title=title)
 
     @action(
         description="Delete", url_path="remove", permissions=["operate"], icon="delete", variant=ActionVariant.DANGER
     )
     def remove(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        spec, form = self._spec(request, object_id), ReasonForm(request.POST or None)
-        description = "Only a spec to which no runner and no job refers can be deleted."
-        page = ConfirmPage(f"Delete {spec.slug}", description, "Delete", _url(spec), danger=True)
 
-        def delete() -> str:
-            hardware_specs.delete_spec(spec_uuid=spec.uuid, cause=cause_of(request, form))
+        def act(spec: HardwareSpec, cause: Cause) -> str:
+            hardware_specs.delete_spec(spec_uuid=spec.uuid, cause=cause)
             return f"{spec.slug}: deleted"
 
-        response = confirm_and_act(self, request, page, form, delete)
-        is_deleted = not HardwareSpec.objects.filter(pk=spec.pk).exists()
+        text = "Only a spec to which no runner and no job refers can be deleted."
+        response = confirm_for_row(
+            self, request, object_id, act, button="Delete", description=text, title=TITLE, danger=True
+        )
+        is_deleted = not HardwareSpec.objects.filter(pk=object_id).exists()
         return HttpResponseRedirect(formatting.changelist_url(HardwareSpec)) if is_deleted else response
-
-    def _spec(self, request: HttpRequest, object_id: str) -> HardwareSpec:
-        spec = self.get_object(request, object_id)
-        if spec is None:
-            raise Http404
-        return spec
-
-    def _change(self, request: HttpRequest, spec: HardwareSpec, form: forms.Form, result: str, **change: Any) -> str:
-        hardware_specs.change_spec(spec_uuid=spec.uuid, **change, cause=cause_of(request, form))
-        return f"{spec.slug}: {result}"
 
     # --- columns ------------------------------------------------------------------------------------------------------
 
@@ -247,7 +181,3 @@ class HardwareSpecAdmin(CreateByOperation, ReadOnlyAdmin):
     @display(description="UUID")
     def uuid_text(self, spec: HardwareSpec) -> SafeString:
         return formatting.code(spec.uuid)
-
-
-def _url(spec: HardwareSpec) -> str:
-    return formatting.change_url(HardwareSpec, spec.pk)

@@ -5,7 +5,7 @@ from typing import Any
 from django import forms
 from django.contrib import admin, messages
 from django.db.models import Count, Q, QuerySet
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.safestring import SafeString
 from unfold.decorators import action, display
 from unfold.widgets import UnfoldAdminSelectWidget
@@ -55,9 +55,7 @@ class PoolAdmin(PausableAdmin, AuditedAdmin):
 
     @action(description="Set policy", url_path="policy", permissions=["pause"], icon="balance")
     def set_policy(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        pool = self.get_object(request, object_id)
-        if pool is None:
-            raise Http404
+        pool = self.existing_row(request, object_id)
         back = formatting.change_url(Pool, pool.pk)
         form = PoolPolicyForm(request.POST or None, initial={"policy": pool.policy})
         if request.method != "POST" or not form.is_valid():

@@ -1,28 +1,27 @@
 """The pages of runners of the Bencher protocol: key, archive, name, hardware specs. A key is shown once."""
 
-from collections.abc import Callable
 from typing import Any
 
 from django import forms
 from django.contrib import admin, messages
-from django.db.models import Model, QuerySet
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.html import format_html_join
 from django.utils.safestring import SafeString
 from unfold.dataclasses import UnfoldAction
 from unfold.decorators import action, display
-from unfold.enums import ActionVariant
 from unfold.views import ChangeList
-from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
+from unfold.widgets import UnfoldAdminSelectWidget
 
 from orchestrator.admin import formatting
-from orchestrator.admin.base import ReadOnlyAdmin
-from orchestrator.admin.confirm import ConfirmPage, cause_of, confirm_and_act, render_confirm
+from orchestrator.admin.confirm import ConfirmPage, cause_of, confirm_for_row, render_confirm
 from orchestrator.admin.dashboard import queries
 from orchestrator.admin.filters import ChoiceFilter
 from orchestrator.admin.forms import ReasonForm
 from orchestrator.admin.token_pages import CreateWithToken, render_token_once
 from orchestrator.admin.workers.admin import HEALTH, health_of, worker_summary
+from orchestrator.admin.workers.archivable import ArchivableAdmin, validated
+from orchestrator.core.cause import Cause
 from orchestrator.services.runner_channels import open_channels
 from orchestrator.services.runners import (
     MAX_SLUG_LENGTH,
@@ -62,13 +61,13 @@ class NewRunnerForm(forms.ModelForm):
         self.fields["slug"].help_text = "Unique name in URLs. Empty: made from the name."
 
     def clean_name(self) -> str:
-        return _valid(self.cleaned_data["name"], validate_resource_name)
+        return validated(self.cleaned_data["name"], validate_resource_name)
 
     def clean_slug(self) -> str:
         slug: str = self.cleaned_data["slug"]
         if len(slug) > MAX_SLUG_LENGTH:
             raise forms.ValidationError(f"At most {MAX_SLUG_LENGTH} characters are allowed.")
-        return _valid(slug, validate_slug) if slug else ""
+        return validated(slug, validate_slug) if slug else ""
 
     def clean(self) -> dict[str, Any]:
         values = dict(self.cleaned_data)
@@ -80,16 +79,6 @@ class NewRunnerForm(forms.ModelForm):
 
     def _post_clean(self) -> None:
         """Skip the checks of the model's fields: the operation creates the row."""
-
-
-class RenameForm(ReasonForm):
-    """Asks for a reason and for another name of a runner."""
-
-    name = forms.CharField(max_length=64, widget=UnfoldAdminTextInputWidget, help_text="The slug stays.")
-    field_order = ("name", "reason")
-
-    def clean_name(self) -> str:
-        return _valid(self.cleaned_data["name"], validate_resource_name)
 
 
 class SpecForm(ReasonForm):
@@ -125,7 +114,7 @@ class ChannelChangeList(ChangeList):
 
 
 @admin.register(Runner)
-class RunnerAdmin(CreateWithToken, ReadOnlyAdmin):
+class RunnerAdmin(CreateWithToken, ArchivableAdmin):
     """Displays runners; every change is a button with a reason."""
 
     label = "Key"
@@ -145,6 +134,9 @@ class RunnerAdmin(CreateWithToken, ReadOnlyAdmin):
     details = [
         *("name_text", "slug", "uuid_text", "version", "spec_links", "channel_list", "created", "modified", "archived"),
     ]
+    requested = ["name", "slug"]
+    archive_text = "The runner's key is refused and it gets no new jobs. Its running jobs continue."
+    restore_text = "The runner's key is valid again, and it gets jobs."
     name_text = formatting.value_column("display_name", "Name")
     version = formatting.value_column("agent_version", "Version")
     last_heartbeat = formatting.age_column("last_seen_at", "Last heartbeat")
@@ -153,12 +145,6 @@ class RunnerAdmin(CreateWithToken, ReadOnlyAdmin):
     archived = formatting.timestamp_column("archived_at", "Archived")
 
     change_form_outer_before_template = "admin/worker.html"
-
-    def get_fields(self, _request: HttpRequest, obj: Runner | None = None) -> list[str]:
-        return self.details if obj else ["name", "slug"]
-
-    def get_form(self, request: HttpRequest, obj: Runner | None = None, *args: Any, **kwargs: Any) -> Any:
-        return super().get_form(request, obj, *args, **kwargs | ({"form": forms.ModelForm} if obj else {}))
 
     def get_changelist(self, _request: HttpRequest, **_: Any) -> type[ChannelChangeList]:
         return ChannelChangeList
@@ -173,19 +159,16 @@ class RunnerAdmin(CreateWithToken, ReadOnlyAdmin):
         """Add the health of the runner and its jobs. `obj` is never None: creation has a page of its own."""
         return super().render_change_form(request, context | worker_summary(obj), *args, obj=obj, **kwargs)
 
-    def has_add_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:  # noqa: ARG002 Django's signature
-        return request.user.has_perm("workers.change_worker")
-
-    def has_view_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        return super().has_view_permission(request, obj) or request.user.has_perm("workers.change_worker")
-
-    def has_operate_permission(self, request: HttpRequest, _object_id: object = None) -> bool:
-        return request.user.has_perm("workers.change_worker")
-
     def get_actions_detail(self, request: HttpRequest, object_id: str) -> list[UnfoldAction]:
         runner = self.get_object(request, object_id)
         available = BUTTONS.get(WorkerState(runner.state), OTHER_BUTTONS) if runner else set()
         return [button for button in super().get_actions_detail(request, object_id) if button.path in available]
+
+    def name_of(self, row: Runner) -> str:
+        return row.display_name
+
+    def change_row(self, row: Runner, cause: Cause, **changes: Any) -> Worker:
+        return change_runner(worker_id=row.worker_id, **changes, cause=cause)
 
     def target_of(self, row: Any) -> str:
         return row.worker_id
@@ -200,49 +183,44 @@ class RunnerAdmin(CreateWithToken, ReadOnlyAdmin):
 
     # --- buttons ------------------------------------------------------------------------------------------------------
 
-    @action(description="Rename", url_path="rename", permissions=["operate"], icon="edit")
-    def rename(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        runner = self._runner(request, object_id)
-        form = RenameForm(request.POST or None, initial={"name": runner.display_name})
-        page = ConfirmPage(f"Rename {runner.slug}", "Changes the name.", "Rename", _url(runner))
-        return confirm_and_act(
-            self, request, page, form, lambda: self._change(request, runner, form, name=_value(form, "name"))
-        )
-
     @action(description="Add spec", url_path="add-spec", permissions=["operate"], icon="add")
     def add_spec(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        runner = self._runner(request, object_id)
+        runner = self.existing_row(request, object_id)
         form = SpecForm(HardwareSpec.objects.exclude(workers=runner).order_by("slug"), request.POST or None)
-        description = (
+
+        def act(runner: Runner, cause: Cause) -> str:
+            spec = form.cleaned_data["spec"]
+            add_runner_spec(worker_id=runner.worker_id, spec_uuid=spec.uuid, cause=cause)
+            return f"{runner.slug}: provides {spec.slug}"
+
+        text = (
             "The runner then gets jobs that ask for the spec. You vouch that the machine has this hardware, "
             "and the sandbox if the spec has one."
         )
-        page = ConfirmPage(f"Add a hardware spec to {runner.slug}", description, "Add spec", _url(runner))
-
-        def add() -> str:
-            spec = _value(form, "spec")
-            add_runner_spec(worker_id=runner.worker_id, spec_uuid=spec.uuid, cause=cause_of(request, form))
-            return f"{runner.slug}: provides {spec.slug}"
-
-        return confirm_and_act(self, request, page, form, add)
+        title = "Add a hardware spec to {row.slug}"
+        return confirm_for_row(
+            self, request, object_id, act, button="Add spec", description=text, title=title, form=form
+        )
 
     @action(description="Remove spec", url_path="remove-spec", permissions=["operate"], icon="remove")
     def remove_spec(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        runner = self._runner(request, object_id)
+        runner = self.existing_row(request, object_id)
         form = SpecForm(HardwareSpec.objects.filter(workers=runner).order_by("slug"), request.POST or None)
-        description = "The runner gets no more jobs that ask for the spec. Its running jobs continue."
-        page = ConfirmPage(f"Remove a hardware spec from {runner.slug}", description, "Remove spec", _url(runner))
 
-        def remove() -> str:
-            spec = _value(form, "spec")
-            remove_runner_spec(worker_id=runner.worker_id, spec_uuid=spec.uuid, cause=cause_of(request, form))
+        def act(runner: Runner, cause: Cause) -> str:
+            spec = form.cleaned_data["spec"]
+            remove_runner_spec(worker_id=runner.worker_id, spec_uuid=spec.uuid, cause=cause)
             return f"{runner.slug}: no longer provides {spec.slug}"
 
-        return confirm_and_act(self, request, page, form, remove)
+        text = "The runner gets no more jobs that ask for the spec. Its running jobs continue."
+        title = "Remove a hardware spec from {row.slug}"
+        return confirm_for_row(
+            self, request, object_id, act, button="Remove spec", description=text, title=title, form=form
+        )
 
     @action(description="Rotate key", url_path="rotate-key", permissions=["operate"], icon="key")
     def rotate_key(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        runner = self._runner(request, object_id)
+        runner = self.existing_row(request, object_id)
         form = ReasonForm(request.POST or None)
         if request.method == "POST" and form.is_valid():
             try:
@@ -253,38 +231,6 @@ class RunnerAdmin(CreateWithToken, ReadOnlyAdmin):
         description = "Creates a new key and shows it once. The current key is refused at once; open connections stay."
         page = ConfirmPage(f"Rotate key of {runner.slug}", description, "Rotate key", _url(runner))
         return render_confirm(self, request, page, form)
-
-    @action(
-        description="Archive",
-        url_path="archive",
-        permissions=["operate"],
-        icon="archive",
-        variant=ActionVariant.DANGER,
-    )
-    def archive(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        runner, form = self._runner(request, object_id), ReasonForm(request.POST or None)
-        description = "The runner's key is refused and it gets no new jobs. Its running jobs continue."
-        page = ConfirmPage(f"Archive {runner.slug}", description, "Archive", _url(runner), danger=True)
-        return confirm_and_act(self, request, page, form, lambda: self._change(request, runner, form, archived=True))
-
-    @action(description="Restore", url_path="restore", permissions=["operate"], icon="unarchive")
-    def restore(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        runner, form = self._runner(request, object_id), ReasonForm(request.POST or None)
-        description = "The runner's key is valid again, and it gets jobs."
-        page = ConfirmPage(f"Restore {runner.slug}", description, "Restore", _url(runner))
-        return confirm_and_act(self, request, page, form, lambda: self._change(request, runner, form, archived=False))
-
-    def _runner(self, request: HttpRequest, object_id: str) -> Runner:
-        runner = self.get_object(request, object_id)
-        if runner is None:
-            raise Http404
-        return runner
-
-    def _change(self, request: HttpRequest, runner: Runner, form: forms.Form, **change: Any) -> str:
-        change_runner(worker_id=runner.worker_id, **change, cause=cause_of(request, form))
-        if "name" in change:
-            return f"{runner.slug}: renamed"
-        return f"{runner.slug}: {'archived' if change['archived'] else 'restored'}"
 
     # --- columns ------------------------------------------------------------------------------------------------------
 
@@ -319,16 +265,6 @@ class RunnerAdmin(CreateWithToken, ReadOnlyAdmin):
     @display(description="UUID")
     def uuid_text(self, runner: Runner) -> SafeString:
         return formatting.code(runner.uuid)
-
-
-def _valid(text: str, validate: Callable[[str], str | None]) -> str:
-    if problem := validate(text):
-        raise forms.ValidationError(problem)
-    return text
-
-
-def _value(form: forms.Form, name: str) -> Any:
-    return form.cleaned_data[name]
 
 
 def _refuse(request: HttpRequest, runner: Runner, refusal: LifecycleError) -> HttpResponse:
