@@ -1,4 +1,4 @@
-"""What the pages of webhooks, notification rules and schedules have in common."""
+"""Base of the pages of webhooks, notification rules and schedules: columns, and buttons that change and delete."""
 
 from collections.abc import Callable
 from typing import Any

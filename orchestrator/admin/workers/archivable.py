@@ -1,4 +1,4 @@
-"""What the pages of runners and hardware specs have in common: who may use them, and name and archive of a row."""
+"""Base of the pages of runners and hardware specs: permissions, and buttons that rename, archive and restore."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar

@@ -1,4 +1,4 @@
-"""What views of rows of organizations have in common."""
+"""Base of the views of rows of organizations: whose rows a caller sees, lists, and responses to a creation."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
