@@ -30,8 +30,6 @@ def begin_lease_artifact(
     """Announce an artifact of the job of a lease.
 
     Args:
-        lease_ulid: The lease.
-        worker: The worker that holds it.
         name: A relative path.
         size_bytes: The size of the object.
 
@@ -66,9 +64,6 @@ def find_artifact_for_piece(
     """Return an announced artifact to which a piece may be appended, or which has received one at this position.
 
     Args:
-        lease_ulid: The lease.
-        worker: The worker that holds it.
-        artifact_ulid: The artifact.
         offset: The position of the first byte of the piece.
         size_bytes: The number of bytes of the piece, at least 1.
 
@@ -102,9 +97,6 @@ def add_artifact_piece(
     """Count a piece that is stored. A piece that another request has counted meanwhile changes nothing.
 
     Args:
-        lease_ulid: The lease.
-        worker: The worker that holds it.
-        artifact_ulid: The artifact.
         offset: The position of the first byte of the piece, as `find_artifact_for_piece` has permitted it.
         size_bytes: The number of bytes of the piece.
 
@@ -126,11 +118,6 @@ def find_received_artifact(
     _: UnitOfWork, *, lease_ulid: str, worker: Worker, artifact_ulid: str, now: datetime | None = None
 ) -> StoredArtifact:
     """Return an artifact whose pieces have all been received.
-
-    Args:
-        lease_ulid: The lease.
-        worker: The worker that holds it.
-        artifact_ulid: The artifact.
 
     Raises:
         StaleLease: The lease is not valid.
@@ -156,9 +143,6 @@ def complete_lease_artifact(
     """Make an artifact complete whose object is stored. A repetition changes nothing.
 
     Args:
-        lease_ulid: The lease.
-        worker: The worker that holds it.
-        artifact_ulid: The artifact.
         sha256: The digest of the stored object, as hexadecimal digits.
 
     Raises:
