@@ -16,6 +16,7 @@ from orchestrator.events.envelopes import envelope_of
 from orchestrator.events.pages import Place
 from orchestrator.events.place_tokens import InvalidPlace, encode_place
 from orchestrator.events.search import find_events
+from orchestrator.http.api.pagination import KeysetRows
 from orchestrator.http.api.query_parameters import invalid_query
 from orchestrator.limits.quota_use import QuotaRows, quota_uses
 from orchestrator.protocols.stella.dashboard.wire import serialize_dashboard
@@ -178,12 +179,10 @@ class QueryRoot:
         job_type: str | None = None,
     ) -> dict[str, Any]:
         cursors = ListCursors("quotas", {"tenant": tenant, "jobType": job_type})
-        if job_type is not None and job_type not in JOB_TYPES_OR_ALL:
-            raise invalid_query("jobType", f"Must be one of: {', '.join(JOB_TYPES_OR_ALL)}.")
+        _require_one_of("jobType", job_type, JOB_TYPES_OR_ALL)
         key, tenants = cursors.decode(after), tenants_of(info.context.caller, tenant)
         rows = QuotaRows(tenants) if job_type is None else QuotaRows(tenants, (job_type,))
-        found = rows.fetch(key, first + 1, backward=False)
-        return _keyset_page(found, first, serialize_tenant_quota, cursors)
+        return _keyset_page(rows, key, first, serialize_tenant_quota, cursors)
 
     @strawberry.field(graphql_type=QuotaObject | None, description="One quota by its id, `{tenant}:{jobType}`.")
     def quota(self, info: Info, id: strawberry.ID) -> dict[str, Any]:  # noqa: A002 the member of the object
@@ -204,11 +203,9 @@ class QueryRoot:
         status: str | None = None,
     ) -> dict[str, Any]:
         cursors = ListCursors("sources", {"tenant": tenant, "status": status})
-        if status is not None and status not in STATUSES:
-            raise invalid_query("status", f"Must be one of: {', '.join(STATUSES)}.")
+        _require_one_of("status", status, STATUSES)
         key, tenants = cursors.decode(after), tenants_of(info.context.caller, tenant)
-        found = SourceRows(tenants, status).fetch(key, first + 1, backward=False)
-        return _keyset_page(found, first, serialize_source, cursors)
+        return _keyset_page(SourceRows(tenants, status), key, first, serialize_source, cursors)
 
     @strawberry.field(
         graphql_type=DashboardObject | None,
@@ -234,10 +231,16 @@ def _filtered(jobs: JobQuerySet, filters: Mapping[str, str]) -> JobQuerySet:
     return selected
 
 
+def _require_one_of(name: str, value: str | None, known: Sequence[str]) -> None:
+    if value is not None and value not in known:
+        raise invalid_query(name, f"Must be one of: {', '.join(known)}.")
+
+
 def _keyset_page(
-    found: Sequence[Any], size: int, serialize: Callable[[Any], dict[str, Any]], cursors: ListCursors
+    rows: KeysetRows, key: Any, size: int, serialize: Callable[[Any], dict[str, Any]], cursors: ListCursors
 ) -> dict[str, Any]:
-    """Return a page of rows, of which one more than the page has was read."""
+    """Return the page of rows after a key."""
+    found = rows.fetch(key, size + 1, backward=False)  # one more: whether a page follows
     page = found[:size]
     following = cursors.encode(page[-1].key) if len(found) > size else None
     return _page([serialize(row) for row in page], following)
