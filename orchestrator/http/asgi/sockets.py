@@ -55,6 +55,10 @@ class DropSocket:
     """End the connection without a Close frame."""
 
 
+Effects = Sequence[Any]
+NOTHING: Effects = ()
+
+
 class SocketSession(Protocol):
     """A protocol without input and output. Times are seconds on the monotonic clock.
 
@@ -79,31 +83,31 @@ class SocketSession(Protocol):
         """Return the message in a text frame, without using the state of the session: a long one in another thread."""
         ...
 
-    def receive(self, frame: Any, now: float) -> Sequence[Any]:
+    def receive(self, frame: Any, now: float) -> Effects:
         """Receive a message, as `parse` returned it."""
         ...
 
-    def receive_bytes(self, now: float) -> Sequence[Any]: ...
+    def receive_bytes(self, now: float) -> Effects: ...
 
-    def receive_control(self, now: float) -> Sequence[Any]:
+    def receive_control(self, now: float) -> Effects:
         """Receive a ping or pong, which the server has answered already."""
         ...
 
-    def advance(self, now: float) -> Sequence[Any]:
+    def advance(self, now: float) -> Effects:
         """Act on the time, which has reached `deadline`."""
         ...
 
-    def resolve(self, result: Any, now: float) -> Sequence[Any]:
+    def resolve(self, result: Any, now: float) -> Effects:
         """Receive the result of an operation."""
         ...
 
-    def fail_operation(self, now: float) -> Sequence[Any]:
+    def fail_operation(self, now: float) -> Effects:
         """Receive the information that an operation has raised an exception."""
         ...
 
-    def end_connection(self) -> Sequence[Any]: ...
+    def end_connection(self) -> Effects: ...
 
-    def shut_down(self) -> Sequence[Any]:
+    def shut_down(self) -> Effects:
         """End the session, because the process was asked to stop."""
         ...
 
@@ -200,7 +204,7 @@ class SocketDriver:
             await self._apply(self._timer_effects(now))
         return receiving
 
-    async def _received(self, message: Message, now: float) -> Sequence[Any]:
+    async def _received(self, message: Message, now: float) -> Effects:
         if message["type"] != "websocket.receive":
             self._cause = "disconnected"
             return self.session.end_connection()
@@ -212,9 +216,9 @@ class SocketDriver:
         frame = await asyncio.to_thread(self.session.parse, text)
         return self.session.receive(frame, time.monotonic())
 
-    def _timer_effects(self, now: float) -> Sequence[Any]:
+    def _timer_effects(self, now: float) -> Effects:
         """Report a control frame that has arrived since the last look before the time itself."""
-        effects: Sequence[Any] = ()
+        effects: Effects = ()
         if self._connection is not None and self._connection.control_at > self._control_at:
             self._control_at = self._connection.control_at
             effects = self.session.receive_control(self._control_at)
@@ -227,14 +231,14 @@ class SocketDriver:
             self._operations.discard(operation)
             await self._apply(self._result_of(operation))
 
-    def _result_of(self, operation: "asyncio.Future[Any]") -> Sequence[Any]:
+    def _result_of(self, operation: "asyncio.Future[Any]") -> Effects:
         error, now = operation.exception(), time.monotonic()
         if error is None:
             return self.session.resolve(operation.result(), now)
         log.error("an operation of a %s socket failed", self.session.kind, exc_info=error)
         return self.session.fail_operation(now)
 
-    async def _apply(self, effects: Sequence[Any]) -> None:
+    async def _apply(self, effects: Effects) -> None:
         for effect in effects:
             match effect:
                 case SendText(text):

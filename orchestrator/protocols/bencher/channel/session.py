@@ -12,13 +12,20 @@ other: while an operation runs, no frame is received, except during a claim, whe
 seconds on the monotonic clock. All rules about the state of a job are in the operations.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
-from orchestrator.http.asgi.sockets import NORMAL, POLICY_VIOLATION, CloseSocket, DropSocket, SendText
+from orchestrator.http.asgi.sockets import (
+    NORMAL,
+    NOTHING,
+    POLICY_VIOLATION,
+    CloseSocket,
+    DropSocket,
+    Effects,
+    SendText,
+)
 from orchestrator.http.asgi.websocket_protocol import GOING_AWAY, SHUTDOWN_REASON
 from orchestrator.protocols.bencher.channel import messages
 from orchestrator.protocols.bencher.channel.messages import (
@@ -160,8 +167,6 @@ class Release:
     job: LeasedJob
 
 
-Effects = Sequence[Any]
-NOTHING: Effects = ()
 CLAIM_PAUSE = 1.0  # seconds after a claim that has failed; without it a fault would be repeated without end
 MAX_EXPIRY_DELAY = 2.0  # seconds between the silence timer and the lease's expiry; a longer one has another cause
 

@@ -9,7 +9,7 @@ time: `Begin`, then one `Pull` for each message, each after the message before w
 delays only its own messages. Times are seconds on the monotonic clock.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
@@ -17,7 +17,7 @@ from typing import Any, Final
 import orjson
 
 from orchestrator.http.api import json_parser
-from orchestrator.http.asgi.sockets import CloseSocket, SendText
+from orchestrator.http.asgi.sockets import NOTHING, CloseSocket, Effects, SendText
 from orchestrator.http.asgi.websocket_protocol import GOING_AWAY, SHUTDOWN_REASON
 from orchestrator.http.errors.problems import ApiError
 
@@ -104,10 +104,6 @@ class Answer:
     response: dict[str, Any] | None = None
     errors: list[dict[str, Any]] | None = None
     has_more: bool = False
-
-
-Effects = Sequence[Any]
-NOTHING: Effects = ()
 
 
 class GraphQLSession:
