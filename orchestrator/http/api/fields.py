@@ -156,6 +156,15 @@ class StrictSerializer(serializers.Serializer):
         return validated
 
 
+class ChangeSerializer(StrictSerializer):
+    """Describes the fields to change, of which a body must have at least one."""
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        if not attrs:
+            raise serializers.ValidationError({"body": "At least one field is required."})
+        return attrs
+
+
 def _compile_text(field: StrictCharField) -> Parser:
     check, allow_blank = field.check, field.allow_blank
 

@@ -4,11 +4,11 @@ from typing import Any
 
 from orchestrator.bulk_actions.models import BulkAction, BulkTarget
 from orchestrator.core.datetimes import format_timestamp
+from orchestrator.http.api.actors import serialize_actor
 
 
 def serialize_bulk_action(row: BulkAction) -> dict[str, Any]:
     """Return a bulk action with its progress. Its organization was read with it."""
-    aborted_kind, _, aborted_name = row.aborted_by.partition(":")
     return {
         "bulk_action_id": row.bulk_action_ulid,
         "org_slug": row.organization.slug,
@@ -20,7 +20,7 @@ def serialize_bulk_action(row: BulkAction) -> dict[str, Any]:
         "done": row.done,
         "refused": row.refused,
         "created_by": {"kind": row.actor_kind, "id": row.actor_name},
-        "aborted_by": {"kind": aborted_kind, "id": aborted_name} if row.aborted_by else None,
+        "aborted_by": serialize_actor(row.aborted_by),
         "created_at": format_timestamp(row.created_at),
         "started_at": format_timestamp(row.started_at),
         "finished_at": format_timestamp(row.finished_at),

@@ -3,8 +3,8 @@
 from typing import Any
 
 from orchestrator.core.datetimes import format_timestamp
+from orchestrator.http.api.actors import serialize_actor
 from orchestrator.incidents.models import Incident, IncidentMode
-from orchestrator.protocols.native.limits.wire import serialize_actor
 
 
 def serialize_incident(incident: Incident) -> dict[str, Any]:

@@ -5,12 +5,12 @@ from typing import Any
 from rest_framework import serializers
 
 from orchestrator.http.api.fields import (
+    ChangeSerializer,
     SanitizedTextField,
     StrictBooleanField,
     StrictCharField,
     StrictChoiceField,
     StrictIntegerField,
-    StrictSerializer,
 )
 from orchestrator.protocols.native.serializers import SLUG, ActorOutput
 from runtime_jobs.event_types import EVENT_TYPES
@@ -37,7 +37,7 @@ class StrictEmailField(serializers.EmailField):
         return str(super().to_internal_value(data))
 
 
-class ChangeNotificationRuleInput(StrictSerializer):
+class ChangeNotificationRuleInput(ChangeSerializer):
     """PATCH /v1/notification-rules/{rule_id}: the fields to change."""
 
     name = SanitizedTextField(required=False, max_length=100)
@@ -71,11 +71,6 @@ class ChangeNotificationRuleInput(StrictSerializer):
         max_value=MAX_GATHER_SECONDS,
         help_text="Events of one type, job type and project within this time become one notification. 0: none do.",
     )
-
-    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
-        if not attrs:
-            raise serializers.ValidationError({"body": "At least one field is required."})
-        return attrs
 
 
 class NotificationRuleInput(ChangeNotificationRuleInput):

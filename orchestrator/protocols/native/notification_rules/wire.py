@@ -3,13 +3,13 @@
 from typing import Any
 
 from orchestrator.core.datetimes import format_timestamp
+from orchestrator.http.api.actors import serialize_actor
 from orchestrator.webhooks.models import NotificationRule
 from runtime_jobs.priorities import PRIORITIES, priority_name
 
 
 def serialize_rule(rule: NotificationRule) -> dict[str, Any]:
     """Return a rule. Its organization and webhook were read with it."""
-    kind, _, name = rule.updated_by.partition(":")
     return {
         "rule_id": rule.rule_ulid,
         "org_slug": rule.organization.slug,
@@ -23,7 +23,7 @@ def serialize_rule(rule: NotificationRule) -> dict[str, Any]:
         "webhook_id": rule.webhook.webhook_ulid if rule.webhook else None,
         "recipients": list(rule.recipients),
         "gather_seconds": rule.gather_seconds,
-        "updated_by": {"kind": kind, "id": name} if rule.updated_by else None,
+        "updated_by": serialize_actor(rule.updated_by),
         "created_at": format_timestamp(rule.created_at),
         "updated_at": format_timestamp(rule.updated_at),
     }

@@ -9,6 +9,7 @@ from rest_framework.response import Response
 
 from orchestrator.core.cause import Cause
 from orchestrator.core.datetimes import format_timestamp
+from orchestrator.http.api.actors import serialize_actor
 from orchestrator.http.api.fields import parse
 from orchestrator.http.api.json_parser import body_of
 from orchestrator.http.api.query_parameters import invalid_query
@@ -78,12 +79,11 @@ class PayloadSchemaViewSet(OrganizationViewSet):
 
 
 def _serialize(row: PayloadSchema) -> dict[str, Any]:
-    kind, _, name = row.changed_by.partition(":")
     return {
         "org_slug": row.organization.slug,
         "job_type": row.job_type,
         "document": row.document,
         "version": row.version,
-        "changed_by": {"kind": kind, "id": name},
+        "changed_by": serialize_actor(row.changed_by),
         "changed_at": format_timestamp(row.changed_at),
     }

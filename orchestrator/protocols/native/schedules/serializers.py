@@ -4,7 +4,13 @@ from typing import Any
 
 from rest_framework import serializers
 
-from orchestrator.http.api.fields import SanitizedTextField, StrictCharField, StrictChoiceField, StrictSerializer
+from orchestrator.http.api.fields import (
+    ChangeSerializer,
+    SanitizedTextField,
+    StrictCharField,
+    StrictChoiceField,
+    StrictSerializer,
+)
 from orchestrator.http.api.schedule_jobs import ScheduledJobInput
 from orchestrator.protocols.native.serializers import SLUG, ActorOutput
 from orchestrator.schedules.models import (
@@ -62,17 +68,12 @@ class ScheduleInput(ScheduleTermsInput):
     job = ScheduledJobInput(help_text="The body of `POST /v1/jobs` without `org_slug` and `trigger`.")
 
 
-class ChangeScheduleInput(ScheduleTermsInput):
+class ChangeScheduleInput(ScheduleTermsInput, ChangeSerializer):
     """PATCH /v1/schedules/{schedule_id}: the fields to change."""
 
     name = _name(required=False)
     cron = _cron(required=False)
     job = ScheduledJobInput(required=False, help_text="Replaces the whole job.")
-
-    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
-        if not attrs:
-            raise serializers.ValidationError({"body": "At least one field is required."})
-        return attrs
 
 
 class ScheduleReasonInput(StrictSerializer):

@@ -4,6 +4,7 @@ from datetime import datetime
 from typing import Any
 
 from orchestrator.core.datetimes import format_timestamp
+from orchestrator.http.api.actors import serialize_actor
 from orchestrator.schedules.cron import CronTimes
 from orchestrator.schedules.models import Schedule, ScheduleTick
 
@@ -12,7 +13,6 @@ NEXT_TIMES = 5
 
 def serialize_schedule(schedule: Schedule) -> dict[str, Any]:
     """Return a schedule. Its organization was read with it."""
-    kind, _, name = schedule.updated_by.partition(":")
     return {
         "schedule_id": schedule.schedule_ulid,
         "org_slug": schedule.organization.slug,
@@ -24,7 +24,7 @@ def serialize_schedule(schedule: Schedule) -> dict[str, Any]:
         "overlap": str(schedule.overlap),
         "status": str(schedule.status),
         "next_at": format_timestamp(schedule.next_at),
-        "updated_by": {"kind": kind, "id": name} if schedule.updated_by else None,
+        "updated_by": serialize_actor(schedule.updated_by),
         "created_at": format_timestamp(schedule.created_at),
         "updated_at": format_timestamp(schedule.updated_at),
     }

@@ -3,6 +3,7 @@
 from typing import Any
 
 from orchestrator.core.datetimes import format_timestamp
+from orchestrator.http.api.actors import serialize_actor
 from runtime_jobs.models import Secret, Variable
 from runtime_jobs.models.secrets import ScopedValue
 
@@ -18,12 +19,11 @@ def serialize_variable(variable: Variable) -> dict[str, Any]:
 
 
 def _serialize(row: ScopedValue) -> dict[str, Any]:
-    kind, _, name = row.updated_by.partition(":")
     return {
         "name": row.name,
         "org_slug": row.organization.slug,
         "repository": row.repository.full_name if row.repository else None,
-        "updated_by": {"kind": kind, "id": name} if row.updated_by else None,
+        "updated_by": serialize_actor(row.updated_by),
         "created_at": format_timestamp(row.created_at),
         "updated_at": format_timestamp(row.updated_at),
     }

@@ -5,6 +5,7 @@ from typing import Any
 from rest_framework import serializers
 
 from orchestrator.http.api.fields import (
+    ChangeSerializer,
     SanitizedTextField,
     StrictCharField,
     StrictChoiceField,
@@ -63,7 +64,7 @@ class WebhookInput(WebhookTermsInput):
     )
 
 
-class ChangeWebhookInput(WebhookTermsInput):
+class ChangeWebhookInput(WebhookTermsInput, ChangeSerializer):
     """PATCH /v1/webhooks/{webhook_id}: the fields to change."""
 
     url = StrictCharField(max_length=MAX_URL_LENGTH, required=False)
@@ -72,11 +73,6 @@ class ChangeWebhookInput(WebhookTermsInput):
         required=False,
         help_text="paused: deliveries become dead letters. active: deliveries are sent, also after `disabled`.",
     )
-
-    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
-        if not attrs:
-            raise serializers.ValidationError({"body": "At least one field is required."})
-        return attrs
 
 
 class RedeliverInput(StrictSerializer):

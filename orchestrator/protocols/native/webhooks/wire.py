@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from orchestrator.core.datetimes import format_timestamp
+from orchestrator.http.api.actors import serialize_actor
 from orchestrator.webhooks.deliveries import Redelivered
 from orchestrator.webhooks.models import Delivery, DeliveryTry, Webhook
 from runtime_jobs.identifiers import public_id_of
@@ -11,7 +12,6 @@ from runtime_jobs.identifiers import public_id_of
 
 def serialize_webhook(webhook: Webhook) -> dict[str, Any]:
     """Return a webhook without its secret. Its organization was read with it."""
-    kind, _, name = webhook.updated_by.partition(":")
     return {
         "webhook_id": webhook.webhook_ulid,
         "org_slug": webhook.organization.slug,
@@ -23,7 +23,7 @@ def serialize_webhook(webhook: Webhook) -> dict[str, Any]:
         "status_reason": webhook.status_reason,
         "failing_since": format_timestamp(webhook.failing_since),
         "former_secret_until": format_timestamp(webhook.former_secret_until),
-        "updated_by": {"kind": kind, "id": name} if webhook.updated_by else None,
+        "updated_by": serialize_actor(webhook.updated_by),
         "created_at": format_timestamp(webhook.created_at),
         "updated_at": format_timestamp(webhook.updated_at),
     }

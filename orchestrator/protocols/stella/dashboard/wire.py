@@ -7,9 +7,9 @@ from typing import Any
 from leases.models import Breaker, BreakerState, Limit, LimitKind, LimitScope
 from leases.scheduling.limits import LimitTarget
 from orchestrator.core.datetimes import format_timestamp
+from orchestrator.http.api.actors import serialize_actor
 from orchestrator.incidents.models import Incident
 from orchestrator.protocols.stella.sources.names import source_id
-from orchestrator.protocols.stella.wire import serialize_actor
 from orchestrator.selectors.dashboard import DashboardNumbers, EndedJobs, PresentJobs
 from runtime_jobs.identifiers import uuid_of
 from runtime_jobs.orchestration_status import STATUS_OF_STATE, OrchestrationStatus

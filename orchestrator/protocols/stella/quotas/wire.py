@@ -3,8 +3,8 @@
 from typing import Any
 
 from orchestrator.core.datetimes import format_timestamp
+from orchestrator.http.api.actors import serialize_actor
 from orchestrator.limits.quota_use import QuotaUse
-from orchestrator.protocols.stella.wire import serialize_actor
 
 
 def quota_id(tenant: str, job_type: str) -> str:

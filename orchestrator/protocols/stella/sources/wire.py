@@ -3,8 +3,8 @@
 from typing import Any
 
 from orchestrator.core.datetimes import format_timestamp
+from orchestrator.http.api.actors import serialize_actor
 from orchestrator.protocols.stella.sources.names import source_id
-from orchestrator.protocols.stella.wire import serialize_actor
 from orchestrator.selectors.sources import JobSource
 
 

@@ -1,4 +1,4 @@
-"""JSON that several resources of this API share."""
+"""JSON of the actor of a change, which rows store as text."""
 
 
 def serialize_actor(text: str) -> dict[str, str] | None:
