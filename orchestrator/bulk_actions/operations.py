@@ -106,9 +106,6 @@ def abort_bulk_action(
 
     A dispatcher that applies targets at this time ends with those: the status is `aborting` until then.
 
-    Args:
-        bulk_action_ulid: The action.
-
     Raises:
         NotFound: The action does not exist.
         ResourceConflict: The action is completed.
@@ -138,7 +135,6 @@ def record_bulk_progress(
     A target counts once: of two dispatchers that have applied it, the first one that records it.
 
     Args:
-        bulk_action_ulid: The action.
         results: The results of a dispatcher.
 
     Raises:

@@ -133,7 +133,6 @@ def change_schedule(
     was paused.
 
     Args:
-        schedule_ulid: The schedule.
         changes: Members of `ScheduleTerms`, and `status`.
 
     Raises:
@@ -166,9 +165,6 @@ def delete_schedule(
 ) -> None:
     """Delete a schedule with the records of its times. Jobs that it has submitted stay.
 
-    Args:
-        schedule_ulid: The schedule.
-
     Raises:
         NotFound: The schedule does not exist.
     """
@@ -189,7 +185,6 @@ def run_schedule(
     """Submit the job of a schedule now, also while it is paused. Its next time stays as it is.
 
     Args:
-        schedule_ulid: The schedule.
         submitter: Submits its job.
         idempotency: The key of the request. A repetition returns the first job.
 
@@ -237,7 +232,6 @@ def submit_due_job(
     when. The job also has an idempotency key: its due time. A refusal is recorded, and the time is over.
 
     Args:
-        schedule_ulid: The schedule.
         submitter: Submits its job.
         now: The present; by default the time of the database after the lock.
 

@@ -97,7 +97,6 @@ def create_api_token(
     """Create an API token of an organization, or a key of one of its projects for the Bencher API.
 
     Args:
-        organization: The organization.
         name: A name for people.
         scopes: The scopes that the token grants. A key of a project has none.
         project: The project of the key, or None for a token of the organization.
@@ -139,9 +138,6 @@ def revoke_api_token(
 ) -> ApiToken:
     """Revoke an API token. A repetition changes nothing.
 
-    Args:
-        token_id: The key of the token's row.
-
     Raises:
         NotFound: The token does not exist.
     """
@@ -168,9 +164,6 @@ def rotate_webhook_secret(
     cause: Cause,
 ) -> tuple[Project, str]:
     """Create the first or another webhook secret of a project. The secret before becomes invalid.
-
-    Args:
-        project_id: The key of the project.
 
     Returns:
         The project and the secret.

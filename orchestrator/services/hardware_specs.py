@@ -73,7 +73,6 @@ def change_spec(
     """Rename, archive or restore a spec, or make it the fallback.
 
     Args:
-        spec_uuid: The spec.
         name: The new name, or None for no change. The slug stays.
         slug: The new slug, or None for no change.
         fallback: True makes the spec the only fallback, False ends that, None changes nothing.
@@ -113,9 +112,6 @@ def delete_spec(
     cause: Cause,
 ) -> None:
     """Delete a spec that no runner provides and no job asks for. No other spec becomes the fallback.
-
-    Args:
-        spec_uuid: The spec.
 
     Raises:
         NotFound: The spec does not exist.

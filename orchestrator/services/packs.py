@@ -25,7 +25,6 @@ def register_pack_version(
     """Register a version of a pack. The same plan again changes nothing.
 
     Args:
-        organization: The organization.
         pack_id: The valid name of the pack.
         version: The valid name of the version.
         plan: The plan as the client sent it. Its members have the right types.

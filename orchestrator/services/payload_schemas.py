@@ -24,7 +24,6 @@ def set_payload_schema(
     """Set the schema that payloads of one type must match from now on. Jobs that were submitted before stay.
 
     Args:
-        organization: The organization.
         job_type: A type with a payload.
         document: The schema.
 
@@ -69,10 +68,6 @@ def remove_payload_schema(
     cause: Cause,
 ) -> None:
     """Remove the schema of one type. Payloads of the type have no schema then.
-
-    Args:
-        organization: The organization.
-        job_type: The type.
 
     Raises:
         NotFound: There is no schema.

@@ -90,9 +90,6 @@ def revoke_personal_key(
 ) -> PersonalKey:
     """Revoke a key of a person. A repetition changes nothing.
 
-    Args:
-        key_id: The key of the row.
-
     Raises:
         NotFound: The key does not exist.
     """

@@ -89,7 +89,6 @@ def change_runner(
     continue. A restored runner has the same key as before.
 
     Args:
-        worker_id: The runner.
         name: The new name, or None for no change. The slug stays.
         slug: The new slug, or None for no change.
         archived: True archives, False restores, None changes nothing.
@@ -131,9 +130,6 @@ def rotate_runner_key(
 ) -> tuple[Worker, str]:
     """Give a runner a new key. The old one is refused at once; open connections stay.
 
-    Args:
-        worker_id: The runner.
-
     Returns:
         The runner and its key.
 
@@ -164,10 +160,6 @@ def add_runner_spec(
     cause: Cause,
 ) -> HardwareSpec:
     """Associate a hardware spec with a runner, which then gets the jobs that ask for it. An archived spec is accepted.
-
-    Args:
-        worker_id: The runner.
-        spec_uuid: The spec.
 
     Raises:
         NotFound: The runner or the spec does not exist.
@@ -205,10 +197,6 @@ def remove_runner_spec(
     cause: Cause,
 ) -> None:
     """End the association of a runner with a hardware spec. Its running jobs continue.
-
-    Args:
-        worker_id: The runner.
-        spec_uuid: The spec.
 
     Raises:
         NotFound: The runner does not exist, or is not associated with the spec.

@@ -45,9 +45,6 @@ def send_test(
 ) -> Delivery:
     """Create a delivery of the type `webhook.test`. It has the members of every envelope, and no job.
 
-    Args:
-        webhook_ulid: The webhook.
-
     Raises:
         NotFound: The webhook does not exist.
         ResourceConflict: The webhook is not active.
@@ -92,10 +89,6 @@ def redeliver(
 ) -> Delivery:
     """Send a delivery again, under the same id and with the same body. Its tries begin a new round.
 
-    Args:
-        webhook_ulid: The webhook.
-        delivery_ulid: The delivery.
-
     Raises:
         NotFound: The webhook has no such delivery.
         ResourceConflict: The delivery is on its way, or the webhook is not active.
@@ -128,7 +121,6 @@ def redeliver_many(
     One call sends at most `MAX_REDELIVERED` deliveries, the oldest first.
 
     Args:
-        webhook_ulid: The webhook.
         since: The time; None: the dead letters of any age.
 
     Raises:

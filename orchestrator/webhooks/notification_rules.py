@@ -85,7 +85,6 @@ def change_notification_rule(
     """Change the terms of a rule. Events that were gathered before are sent as the rule says then.
 
     Args:
-        rule_ulid: The rule.
         changes: Members of `RuleTerms`. A webhook replaces recipients, and recipients replace a webhook.
 
     Raises:
@@ -116,9 +115,6 @@ def delete_notification_rule(
     cause: Cause,
 ) -> None:
     """Delete a rule, and the notifications that it has gathered.
-
-    Args:
-        rule_ulid: The rule.
 
     Raises:
         NotFound: The rule does not exist.

@@ -88,7 +88,6 @@ def change_webhook(
     delivered meanwhile is a dead letter, which `redeliver_dead` sends again.
 
     Args:
-        webhook_ulid: The webhook.
         changes: Members of `WebhookTerms`, and `status`: active or paused.
 
     Raises:
@@ -124,9 +123,6 @@ def rotate_webhook_key(
 ) -> Webhook:
     """Give a webhook a new secret. For a day deliveries are signed with the secret before, too.
 
-    Args:
-        webhook_ulid: The webhook.
-
     Raises:
         NotFound: The webhook does not exist.
     """
@@ -151,9 +147,6 @@ def delete_webhook(
     """Delete a webhook: its secrets, its notification rules, and from then on it does not exist for clients.
 
     Its deliveries may be many, so retention deletes them with the row.
-
-    Args:
-        webhook_ulid: The webhook.
 
     Raises:
         NotFound: The webhook does not exist.
