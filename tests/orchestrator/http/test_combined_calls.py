@@ -10,7 +10,7 @@ from django.test.utils import CaptureQueriesContext
 from leases.models import Lease
 from orchestrator.http.asgi.sync_handler import ScopeHeaders
 from orchestrator.http.auth import authentication
-from orchestrator.http.auth.throttling import FailedAuthThrottle
+from orchestrator.http.auth.bad_credentials import FailedAuthThrottle
 from orchestrator.http.fast_path import FastCall, FastPath
 from orchestrator.protocols.native.fast_routes import ROUTES
 from orchestrator.services import batch_calls, bulk_submit
