@@ -497,7 +497,7 @@ BULK_ACTION_TARGETS = env.int("BULK_ACTION_TARGETS", default=20_000)
 #: Bulk actions of an organization that have not ended.
 BULK_ACTIONS_PER_ORGANIZATION = env.int("BULK_ACTIONS_PER_ORGANIZATION", default=10)
 
-# --- Outgoing webhooks and mail (orchestrator.webhooks, orchestrator.dispatching) -------------------------------------
+# --- Outgoing webhooks and mail (orchestrator.webhooks, orchestrator.processes) ---------------------------------------
 #: Webhooks go to public addresses only, over https. Networks such as `10.20.0.0/16`, separated by commas, are allowed
 #: besides, there also over http.
 WEBHOOK_NETWORKS = env.list("WEBHOOK_NETWORKS", default=[])

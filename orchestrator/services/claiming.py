@@ -58,7 +58,7 @@ class Claimed:
 
 @dataclass(frozen=True)
 class ClaimOrder:
-    """What a worker asks for with a claim: see `claim_many`.
+    """The arguments of a claim: see `claim_many`.
 
     Attributes:
         lease_ulid: The id of the lease, for a claim of one job. None for a new id.

@@ -1,4 +1,4 @@
 """Outgoing webhooks (Standard Webhooks 1.0.0) and notifications: endpoints, signatures, deliveries and their tries.
 
-`orchestrator.dispatching` turns events into deliveries and sends them. No request waits for a receiver.
+`orchestrator.processes.dispatcher` turns events into deliveries and sends them. No request waits for a receiver.
 """

@@ -34,7 +34,7 @@ MAX_BATCH_JOBS = 64  # a smaller quota could never accept the largest batch
 DEFAULT_TIMEOUT_SECONDS = 3_600
 MAX_SLUG_LENGTH = 63
 MAX_PUBLIC_SLUG_LENGTH = 64
-MAX_SUBMITS_PER_MINUTE = 10_000_000  # keeps the arithmetic of bucket_tokens_v1 within 32 bits
+MAX_SUBMITS_PER_MINUTE = 10_000_000  # keeps the arithmetic of bucket_tokens within 32 bits
 
 
 class Scope(models.TextChoices):

@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from django.db import InterfaceError, OperationalError
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from orchestrator.http.api.json_parser import body_of
 from orchestrator.http.client_ip import client_address
 from orchestrator.http.observability.request_context import RequestContext, context_of
+from runtime_jobs.db_errors import is_database_unavailable
 
 log = logging.getLogger(__name__)
 
@@ -110,11 +110,9 @@ class CombinedCall(Generic[E, R]):
         """
         try:
             results = self.run(entries) if entries else ()
-        except (OperationalError, InterfaceError) as error:
-            return [error] * len(entries)
         except Exception as error:
-            if len(entries) == 1:
-                return [error]
+            if len(entries) == 1 or is_database_unavailable(error):
+                return [error] * len(entries)
             log.warning("%d combined calls are repeated one by one", len(entries), exc_info=True)
             return [answer for entry in entries for answer in self.run_each([entry])]
         return [self._answer(entry, result) for entry, result in zip(entries, results, strict=True)]

@@ -203,13 +203,29 @@ def test_a_group_without_a_database_is_refused_once(world, others, monkeypatch):
 
     def unavailable(messages, **_):
         tried.append(len(messages))
-        raise OperationalError("connection failed")
+        raise OperationalError("connection failed")  # without an SQLSTATE: there is no server
 
     monkeypatch.setattr(batch_calls, "renew_many", unavailable)
     beat = post(world, f"{LEASES}/{world.held}/heartbeat", {})
     found = PATH.answer([call_of(beat), call_of(others["heartbeat"])])
     assert [response.status for response in found] == [503, 503]
     assert tried == [2]
+
+
+def test_a_lock_of_one_job_makes_no_other_call_busy(world, others, monkeypatch):
+    """The group ends with the lock timeout, and then each call runs by itself."""
+    renew = batch_calls.renew_many
+
+    def locked(messages, **terms):
+        if world.held in messages:
+            with transaction.atomic(), connection.cursor() as cursor:
+                cursor.execute("DO $$ BEGIN RAISE EXCEPTION 'locked' USING ERRCODE = '55P03'; END $$")
+        return renew(messages, **terms)
+
+    monkeypatch.setattr(batch_calls, "renew_many", locked)
+    beat = post(world, f"{LEASES}/{world.held}/heartbeat", {})
+    found = PATH.answer([call_of(beat), call_of(others["heartbeat"])])
+    assert [response.status for response in found] == [503, 200]
 
 
 def test_a_client_that_has_disconnected_is_left_out(world, others):

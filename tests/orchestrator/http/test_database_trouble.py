@@ -104,7 +104,7 @@ def test_each_kind_of_trouble_has_its_answer(alice, monkeypatch, state, status, 
         with connection.cursor() as cursor:
             cursor.execute(f"DO $$ BEGIN RAISE EXCEPTION 'secret' USING ERRCODE = '{state}'; END $$")
 
-    monkeypatch.setattr("orchestrator.services.submission.submit", trouble)
+    monkeypatch.setattr("orchestrator.services.bulk_submit.submit", trouble)
     response = alice.post(JOBS, SUBMIT_BODY)
     document = problem_of(response)
     assert (response.status_code, document["code"]) == (status, code)
