@@ -225,3 +225,17 @@ def test_a_row_says_how_it_stands(olga, scene):
     assert re.search(r">33 min[^<]* ago</span> · out of memory<", page)
     assert address(Job, "change", scene.jobs["oom"].pk) in page
     assert "canceling" in olga.get(f"{LIST}?cancel=yes&status=running").content.decode()
+
+
+def test_a_row_of_the_list_costs_no_template_and_little_html(olga):
+    """The theme renders a template for each checkbox and label, and a kilobyte of style classes in each cell."""
+    project = ProjectFactory()
+    submitted(project)
+    short = olga.get(LIST)
+    for _ in range(49):
+        submitted(project)
+    long = olga.get(LIST)
+    assert (len(short.context["cl"].result_list), len(long.context["cl"].result_list)) == (1, 50)
+    assert len(long.templates) == len(short.templates)
+    assert len(long.content) <= 120 << 10
+    assert (len(long.content) - len(short.content)) / 49 < 1500
