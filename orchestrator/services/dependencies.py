@@ -12,6 +12,8 @@ from runtime_jobs.errors import InvalidDependency
 from runtime_jobs.models import Dependency, EndedDependency, Job
 from runtime_jobs.states import FINAL_STATES, JobState
 
+MAX_DEPENDENCIES = 64  # of one job
+
 
 @dataclass(frozen=True)
 class DependencyStatus:

@@ -14,12 +14,12 @@ from orchestrator.http.api.spec_serializers import (
     build_steps_spec,
 )
 from orchestrator.protocols.delta.states import CANCEL_REQUESTED, RUN_JOB_STATES, RUN_STATES, TIMED_OUT
+from orchestrator.services.batches import MAX_JOBS
 from runtime_jobs import validators
 from runtime_jobs.models import FailureExplanation, Project
 from runtime_jobs.specs import RepositorySource, StepsSpec
 from runtime_jobs.specs import steps as steps_rules
 
-MAX_JOBS = 64
 REPOSITORY = "[A-Za-z0-9_.][A-Za-z0-9_.-]{0,99}/[A-Za-z0-9_.][A-Za-z0-9_.-]{0,99}"
 JOB_STATES = list(dict.fromkeys([*RUN_JOB_STATES.values(), CANCEL_REQUESTED, TIMED_OUT]))
 

@@ -23,6 +23,7 @@ from orchestrator.http.api.spec_serializers import (
 from orchestrator.protocols.native.serializers import SLUG, ActorOutput, ProgressInput, RawEntry
 from orchestrator.selectors.pending_reasons.reason import ReasonCode
 from orchestrator.services.concurrency import OnConflict
+from orchestrator.services.dependencies import MAX_DEPENDENCIES
 from runtime_jobs.control_characters import wrong_label
 from runtime_jobs.event_types import JOB_EVENT_TYPES
 from runtime_jobs.identifiers import ULID_PATTERN
@@ -41,7 +42,6 @@ from runtime_jobs.states import (
     StepStatus,
 )
 
-MAX_DEPENDENCIES = 64
 MAX_BULK_JOBS = 500
 PRIORITY_NAMES = ["low", "normal", "high", "emergency"]  # other priorities come from plans
 

@@ -25,12 +25,12 @@ from orchestrator.protocols.stella.openapi import SLUG_PATTERN
 from orchestrator.protocols.stella.serializers import MAX_REASON_LENGTH
 from orchestrator.protocols.stella.visible_jobs import UUID_PATTERN
 from orchestrator.selectors.pending_reasons.reason import ReasonCode
+from orchestrator.services.dependencies import MAX_DEPENDENCIES
 from runtime_jobs.control_characters import wrong_label
 from runtime_jobs.orchestration_status import OrchestrationStatus
 from runtime_jobs.specs import JOB_TYPES, PAYLOAD_TYPES
 from runtime_jobs.states import CancelReason, FailureClass, FailureReason
 
-MAX_DEPENDENCIES: Final = 64
 PRIORITIES: Final = list(reversed(LEVELS))  # low, normal, high, emergency
 CORRELATION: Final = "[ -~]{1,64}"
 END_REASONS: Final = list(dict.fromkeys([*FailureReason.values, *CancelReason.values]))
