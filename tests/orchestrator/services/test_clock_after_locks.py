@@ -22,6 +22,8 @@ from orchestrator.incidents import breakers
 from orchestrator.limits import job_limits
 from orchestrator.services import claiming, job_end
 from runtime_jobs.db_time import database_now
+from runtime_jobs.errors import NotFound
+from runtime_jobs.models import OperatorEvent
 from runtime_jobs.states import FailureReason
 from tests.factories import OPERATOR, ProjectFactory, WorkerFactory, limited, offer, submitted
 from tests.live_server import eventually
@@ -192,6 +194,18 @@ def test_a_pause_that_gets_a_later_end_meanwhile_stays():
         eventually(waits_for_a_lock, 30)
     remove.result()
     assert Limit.objects.get().until == later
+
+
+def test_of_two_resumes_the_later_one_finds_no_pause():
+    subject = LimitTarget(LimitScope.POOL, "", "shared-linux")
+    limited(subject, kind=LimitKind.PAUSE, max_active=0, **WHY)
+    nothing = job_limits.UNLIMITED
+    with uncommitted(lambda: job_limits.set_limit.__wrapped__(UnitOfWork(), LimitKind.PAUSE, subject, nothing, **WHY)):
+        second = Session(lambda: limited(subject, kind=LimitKind.PAUSE, **WHY))
+        eventually(waits_for_a_lock, 30)
+    with pytest.raises(NotFound):
+        second.result()
+    assert OperatorEvent.objects.filter(action="limit.lifted").count() == 1
 
 
 def test_failures_during_the_wait_for_a_reset_of_the_breaker_count_no_more(settings):
