@@ -6,10 +6,10 @@ from django.db import connection, connections, transaction
 from leases.models import LimitKind, LimitScope
 from leases.scheduling.limits import LimitTarget
 from orchestrator.core.cause import Cause
-from orchestrator.core.operator_events import changed_members, record_change_of, record_event_of, record_operator_event
+from orchestrator.core.operator_events import changed_members, record_operator_event
 from orchestrator.services import credentials
-from runtime_jobs.models import OperatorEvent, PackVersion, Secret
-from tests.factories import ALICE, OPERATOR, HardwareSpecFactory, OrganizationFactory, PoolFactory, limited
+from runtime_jobs.models import OperatorEvent
+from tests.factories import ALICE, OPERATOR, OrganizationFactory, PoolFactory, limited
 
 
 def concerned() -> list[tuple[str, str | None, str | None]]:
@@ -71,34 +71,3 @@ def test_an_event_has_the_members_that_have_changed():
     before, after = {"a": 1, "b": [1], "c": None}, {"a": 1, "b": [2], "c": ""}
     assert changed_members(before, after) == ({"b": [1], "c": None}, {"b": [2], "c": ""})
     assert changed_members(before, dict(before)) == ({}, {})
-
-
-@pytest.mark.django_db
-class TestRows:
-    """Rows that have a name in events."""
-
-    def test_a_row_of_an_organization_names_the_event_its_target_and_the_organization(self):
-        row = PackVersion(organization=OrganizationFactory(slug="acme"), pack_id="scan", version="1.2.0")
-        record_event_of(row, "registered", Cause(ALICE), after={"plan_hash": "x"})
-        event = OperatorEvent.objects.get()
-        assert (event.action, event.target, event.org_slug) == ("pack.registered", "pack:acme:scan 1.2.0", "acme")
-        assert (event.before, event.after) == (None, {"plan_hash": "x"})
-
-    def test_a_long_name_is_cut_to_the_width_of_the_column(self):
-        row = Secret(organization=OrganizationFactory(slug="acme"), name="N" * 300)
-        record_event_of(row, "created", Cause(ALICE))
-        assert OperatorEvent.objects.get().target == "secret:acme/" + "N" * 188
-
-    def test_a_row_of_no_organization_concerns_the_installation(self):
-        record_event_of(HardwareSpecFactory(), "created", Cause(ALICE))
-        assert concerned() == [("spec.created", None, None)]
-
-    def test_a_change_records_the_members_that_have_changed(self):
-        spec = HardwareSpecFactory()
-        record_change_of(spec, Cause(ALICE), before={"name": "a", "slug": "s"}, after={"name": "b", "slug": "s"})
-        event = OperatorEvent.objects.get()
-        assert (event.action, event.before, event.after) == ("spec.changed", {"name": "a"}, {"name": "b"})
-
-    def test_a_change_that_has_changed_nothing_records_nothing(self):
-        record_change_of(HardwareSpecFactory(), Cause(ALICE), before={"name": "a"}, after={"name": "a"})
-        assert not OperatorEvent.objects.exists()
