@@ -1,6 +1,6 @@
 """Bulk actions: their progress and refusals, and a button that aborts."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 from django.contrib import admin
 from django.http import HttpRequest, HttpResponse
@@ -13,7 +13,7 @@ from unfold.enums import ActionVariant
 from orchestrator.admin import formatting
 from orchestrator.admin.base import ReadOnlyAdmin
 from orchestrator.admin.confirm import confirm_for_row
-from orchestrator.admin.filters import ChoiceFilter, RelatedOrganizationFilter
+from orchestrator.admin.filters import RelatedOrganizationFilter, choice_filter
 from orchestrator.bulk_actions.models import BulkAction, BulkStatus, TargetOutcome
 from orchestrator.bulk_actions.operations import abort_bulk_action
 from orchestrator.core.cause import Cause
@@ -22,21 +22,13 @@ COLOURS = {"pending": "info", "running": "info", "aborting": "warning", "aborted
 REFUSALS_DISPLAYED = 50
 
 
-class BulkStatusFilter(ChoiceFilter):
-    """Filters by status."""
-
-    title = "status"
-    parameter_name = "status"
-    options: ClassVar = list(BulkStatus.choices)
-
-
 @admin.register(BulkAction)
 class BulkActionAdmin(ReadOnlyAdmin):
     """Displays bulk actions with their progress."""
 
     list_display = ["created", "organization", "action", "progress", "refused", "status_badge", "requester", "reason"]
     list_display_links = ["created"]
-    list_filter = [BulkStatusFilter, RelatedOrganizationFilter]
+    list_filter = [choice_filter("status", "status", BulkStatus.choices), RelatedOrganizationFilter]
     list_select_related = ["organization"]
     ordering = ["-id"]
     sortable_by = ()

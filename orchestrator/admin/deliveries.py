@@ -1,6 +1,6 @@
 """Deliveries to webhooks and by mail, with their tries; a button sends one again."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 from django.contrib import admin
 from django.http import HttpRequest, HttpResponse
@@ -12,7 +12,7 @@ from unfold.decorators import action, display
 from orchestrator.admin import formatting
 from orchestrator.admin.base import LargeTableAdmin
 from orchestrator.admin.confirm import confirm_for_row
-from orchestrator.admin.filters import ChoiceFilter, CreatedFilter, ExactFilter, OrganizationFilter
+from orchestrator.admin.filters import CreatedFilter, OrganizationFilter, choice_filter, exact_filter
 from orchestrator.core.cause import Cause
 from orchestrator.webhooks import deliveries
 from orchestrator.webhooks.models import Delivery, DeliveryStatus, Webhook
@@ -21,35 +21,19 @@ COLOURS = {"pending": "info", "succeeded": "success", "dead": "danger"}
 TRIES_DISPLAYED = 20
 
 
-class DeliveryStatusFilter(ChoiceFilter):
-    """Filters by status."""
-
-    title = "status"
-    parameter_name = "status"
-    options: ClassVar = list(DeliveryStatus.choices)
-
-
-class DeliveryWebhookFilter(ExactFilter):
-    """Filters by the id of the webhook."""
-
-    title = "webhook"
-    parameter_name = "webhook__webhook_ulid"
-
-
-class DeliveryEventFilter(ExactFilter):
-    """Filters by event type."""
-
-    title = "event type"
-    parameter_name = "event_type"
-
-
 @admin.register(Delivery)
 class DeliveryAdmin(LargeTableAdmin):
     """Displays deliveries, newest first."""
 
     list_display = ["created", "organization", "event", "receiver", "status_badge", "tries", "error", "next_try"]
     list_display_links = ["created"]
-    list_filter = [DeliveryStatusFilter, OrganizationFilter, DeliveryWebhookFilter, DeliveryEventFilter, CreatedFilter]
+    list_filter = [
+        choice_filter("status", "status", DeliveryStatus.choices),
+        OrganizationFilter,
+        exact_filter("webhook", "webhook__webhook_ulid"),
+        exact_filter("event type", "event_type"),
+        CreatedFilter,
+    ]
     list_select_related = ["webhook"]
     ordering = ["-id"]
     fields = ["delivery_id", "organization", "event", "event_uuid", "receiver", "status_badge", "tries", "error"]

@@ -1,6 +1,6 @@
 """Filters of the lists. A list accepts only the query parameters that its filters name."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, time, timedelta
 from typing import Any, ClassVar
 
@@ -13,6 +13,7 @@ from unfold.contrib.filters.forms import RangeDateForm
 
 from runtime_jobs.states import TRIGGER_KINDS
 
+Options = Iterable[tuple[str, Any]]  # values with their labels
 YES_NO = [("True", "Yes"), ("False", "No")]
 
 
@@ -73,6 +74,22 @@ class MultipleChoiceFilter(MultipleDropdownFilter):
         return queryset.filter(**{f"{self.parameter_name}__in": self.chosen}) if self.chosen else queryset
 
 
+def exact_filter(title: str, column: str) -> type[ExactFilter]:
+    """Return an `ExactFilter` of a column."""
+    return type("ColumnFilter", (ExactFilter,), {"title": title, "parameter_name": column})
+
+
+def choice_filter(title: str, column: str, options: Options) -> type[ChoiceFilter]:
+    """Return a `ChoiceFilter` of a column."""
+    return type("ColumnFilter", (ChoiceFilter,), {"title": title, "parameter_name": column, "options": [*options]})
+
+
+def multiple_choice_filter(title: str, column: str, options: Options) -> type[MultipleChoiceFilter]:
+    """Return a `MultipleChoiceFilter` of a column."""
+    members = {"title": title, "parameter_name": column, "options": [*options]}
+    return type("ColumnFilter", (MultipleChoiceFilter,), members)
+
+
 class DateRangeFilter(ListFilter):
     """Narrows a list to the days between two dates, both included, in UTC."""
 
@@ -115,47 +132,14 @@ class DateRangeFilter(ListFilter):
 # --- filters that several lists share ---------------------------------------------------------------------------------
 
 
-class OrganizationFilter(ExactFilter):
-    """Filters rows that carry a copy of the organization's slug."""
-
-    title = "organization"
-    parameter_name = "org_slug"
-
-
-class RelatedOrganizationFilter(ExactFilter):
-    """Filters rows that refer to an organization."""
-
-    title = "organization"
-    parameter_name = "organization__slug"
-
-
-class ProjectFilter(ExactFilter):
-    """Filters rows that carry a copy of the project's slug."""
-
-    title = "project"
-    parameter_name = "project_slug"
-
-
-class JobTypeFilter(ExactFilter):
-    """Filters by job type."""
-
-    title = "job type"
-    parameter_name = "job_type"
-
-
-class PoolSlugFilter(ExactFilter):
-    """Filters rows that carry the slug of a pool."""
-
-    title = "pool"
-    parameter_name = "pool"
-
-
-class TriggerFilter(ChoiceFilter):
-    """Filters by what triggered the job or batch."""
-
-    title = "trigger"
-    parameter_name = "trigger_kind"
-    options: ClassVar = [(kind, kind.replace("_", " ").capitalize()) for kind in TRIGGER_KINDS]
+OrganizationFilter = exact_filter("organization", "org_slug")
+RelatedOrganizationFilter = exact_filter("organization", "organization__slug")
+ProjectFilter = exact_filter("project", "project_slug")
+JobTypeFilter = exact_filter("job type", "job_type")
+PoolSlugFilter = exact_filter("pool", "pool")
+TriggerFilter = choice_filter(
+    "trigger", "trigger_kind", [(kind, kind.replace("_", " ").capitalize()) for kind in TRIGGER_KINDS]
+)
 
 
 class CreatedFilter(DateRangeFilter):

@@ -14,7 +14,7 @@ from orchestrator.admin import formatting
 from orchestrator.admin.base import ReadOnlyAdmin
 from orchestrator.admin.confirm import confirm_for_row
 from orchestrator.admin.dashboard.queries import FAILS_LASTINGLY
-from orchestrator.admin.filters import ExactFilter
+from orchestrator.admin.filters import exact_filter
 from orchestrator.core.cause import Cause
 from orchestrator.housekeeping.models import HousekeepingTask
 from orchestrator.housekeeping.operations import start_housekeeping_task
@@ -49,27 +49,13 @@ class TaskStateFilter(DropdownFilter):
         return (narrowed | {"lasting": queryset.filter(FAILS_LASTINGLY)}).get(self.value() or "", queryset)
 
 
-class TaskKindFilter(ExactFilter):
-    """Filters by kind, as in `mirror_repository`."""
-
-    title = "kind"
-    parameter_name = "kind"
-
-
-class TaskSubjectFilter(ExactFilter):
-    """Filters by subject, as in the number of a repository."""
-
-    title = "subject"
-    parameter_name = "subject"
-
-
 @admin.register(HousekeepingTask)
 class HousekeepingTaskAdmin(ReadOnlyAdmin):
     """Displays tasks, those that fail first."""
 
     list_display = ["kind_code", "subject", "state_badge", "due", "failures", "error", "age_of_success"]
     list_display_links = ["kind_code"]
-    list_filter = [TaskStateFilter, TaskKindFilter, TaskSubjectFilter]
+    list_filter = [TaskStateFilter, exact_filter("kind", "kind"), exact_filter("subject", "subject")]
     ordering = [F("failed_at").desc(nulls_last=True), "due_at"]
     sortable_by = ()
     fields = ["kind_code", "subject", "state_badge", "due", "failures", "last_error", "failed", "succeeded"]

@@ -1,7 +1,7 @@
 """Schedules: their times and what became of them, and buttons that run, pause, resume and delete."""
 
 import json
-from typing import Any, ClassVar
+from typing import Any
 
 from django.contrib import admin
 from django.db.models import OuterRef, QuerySet, Subquery
@@ -14,7 +14,7 @@ from unfold.decorators import action, display
 
 from orchestrator.admin import formatting
 from orchestrator.admin.confirm import confirm_for_row
-from orchestrator.admin.filters import ChoiceFilter, RelatedOrganizationFilter
+from orchestrator.admin.filters import RelatedOrganizationFilter, choice_filter
 from orchestrator.admin.managed_rows import ManagedRowAdmin
 from orchestrator.core.cause import Cause
 from orchestrator.http.api.schedule_jobs import configured_submitter
@@ -28,21 +28,13 @@ NEXT_TIMES = 5
 TICKS_DISPLAYED = 20
 
 
-class ScheduleStatusFilter(ChoiceFilter):
-    """Filters by status."""
-
-    title = "status"
-    parameter_name = "status"
-    options: ClassVar = list(ScheduleStatus.choices)
-
-
 @admin.register(Schedule)
 class ScheduleAdmin(ManagedRowAdmin):
     """Displays schedules; every change is a button."""
 
     list_display = ["name", "organization", "times", "next_job", "status_badge", "job_type", "last_tick"]
     list_display_links = ["name"]
-    list_filter = [ScheduleStatusFilter, RelatedOrganizationFilter]
+    list_filter = [choice_filter("status", "status", ScheduleStatus.choices), RelatedOrganizationFilter]
     list_select_related = ["organization"]
     fields = ["identifier", "name", "organization", "times", "next_times", "status_badge", "missed", "overlap"]
     fields += ["request_fields", "editor", "created", "updated", "last_ticks"]

@@ -1,6 +1,6 @@
 """Outgoing webhooks: their state, and buttons that pause, activate, test, redeliver, delete. No page has a secret."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 from django.contrib import admin
 from django.db.models import QuerySet
@@ -11,7 +11,7 @@ from unfold.decorators import action, display
 
 from orchestrator.admin import formatting
 from orchestrator.admin.confirm import confirm_for_row
-from orchestrator.admin.filters import ChoiceFilter, RelatedOrganizationFilter
+from orchestrator.admin.filters import RelatedOrganizationFilter, choice_filter
 from orchestrator.admin.managed_rows import ManagedRowAdmin
 from orchestrator.core.cause import Cause
 from orchestrator.webhooks import deliveries
@@ -22,12 +22,9 @@ from runtime_jobs.identifiers import is_id
 COLOURS = {"active": "success", "paused": "warning", "disabled": "danger", "failing": "danger"}
 
 
-class WebhookStatusFilter(ChoiceFilter):
-    """Filters by status."""
-
-    title = "status"
-    parameter_name = "status"
-    options: ClassVar = [(value, label) for value, label in WebhookStatus.choices if value != WebhookStatus.DELETED]
+WebhookStatusFilter = choice_filter(
+    "status", "status", [(value, label) for value, label in WebhookStatus.choices if value != WebhookStatus.DELETED]
+)
 
 
 @admin.register(Webhook)

@@ -1,7 +1,5 @@
 """The events of all jobs, read-only."""
 
-from typing import ClassVar
-
 from django.contrib import admin
 from django.db.models import QuerySet
 from django.http import HttpRequest
@@ -10,24 +8,9 @@ from unfold.decorators import display
 
 from orchestrator.admin import formatting
 from orchestrator.admin.base import LargeTableAdmin
-from orchestrator.admin.filters import ChoiceFilter, CreatedFilter, ExactFilter, OrganizationFilter
+from orchestrator.admin.filters import CreatedFilter, OrganizationFilter, choice_filter, exact_filter
 from orchestrator.admin.labels import EVENTS, actor_label
 from runtime_jobs.models import Job, JobEvent
-
-
-class EventTypeFilter(ChoiceFilter):
-    """Filters by type of event."""
-
-    title = "event"
-    parameter_name = "event_type"
-    options: ClassVar = [(event_type, event_type) for event_type in EVENTS]
-
-
-class EventActorFilter(ExactFilter):
-    """Filters by the actor's name; of a worker, its id."""
-
-    title = "actor"
-    parameter_name = "actor_id"
 
 
 @admin.register(JobEvent)
@@ -35,7 +18,12 @@ class JobEventAdmin(LargeTableAdmin):
     """Displays events."""
 
     list_display = ["time", "type", "job_link", "seq", "actor", "transition", "organization"]
-    list_filter = [EventTypeFilter, OrganizationFilter, EventActorFilter, CreatedFilter]
+    list_filter = [
+        choice_filter("event", "event_type", [(event_type, event_type) for event_type in EVENTS]),
+        OrganizationFilter,
+        exact_filter("actor", "actor_id"),
+        CreatedFilter,
+    ]
     time = formatting.timestamp_column("created_at", "Time")
     organization = formatting.value_column("org_slug", "Organization")
     event_id = formatting.value_column("event_ulid", "Event id")

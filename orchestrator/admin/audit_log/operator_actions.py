@@ -6,30 +6,9 @@ from unfold.decorators import display
 
 from orchestrator.admin import formatting
 from orchestrator.admin.base import LargeTableAdmin
-from orchestrator.admin.filters import CreatedFilter, ExactFilter
+from orchestrator.admin.filters import CreatedFilter, exact_filter
 from orchestrator.admin.labels import stored_actor_label
 from runtime_jobs.models import OperatorEvent
-
-
-class TargetFilter(ExactFilter):
-    """Filters by the resource that was changed, as in `pool:shared-linux`."""
-
-    title = "target"
-    parameter_name = "target"
-
-
-class OperatorFilter(ExactFilter):
-    """Filters by the actor, as in `operator:olga`."""
-
-    title = "actor"
-    parameter_name = "actor"
-
-
-class OperatorActionFilter(ExactFilter):
-    """Filters by action, as in `pool.changed`."""
-
-    title = "action"
-    parameter_name = "action"
 
 
 @admin.register(OperatorEvent)
@@ -37,7 +16,12 @@ class OperatorEventAdmin(LargeTableAdmin):
     """Displays operator events."""
 
     list_display = ["time", "action", "target", "actor_text", "reason", "source_ip"]
-    list_filter = [TargetFilter, OperatorFilter, OperatorActionFilter, CreatedFilter]
+    list_filter = [
+        exact_filter("target", "target"),
+        exact_filter("actor", "actor"),
+        exact_filter("action", "action"),
+        CreatedFilter,
+    ]
     ordering = ["-created_at", "-id"]
     fields = [
         "event_id",

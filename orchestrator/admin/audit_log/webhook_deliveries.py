@@ -1,33 +1,16 @@
 """The webhook deliveries that the server received, with their outcome, read-only."""
 
-from typing import ClassVar
-
 from django.contrib import admin
 from django.utils.safestring import SafeString
 from unfold.decorators import display
 
 from orchestrator.admin import formatting
 from orchestrator.admin.base import LargeTableAdmin
-from orchestrator.admin.filters import ChoiceFilter, ExactFilter, OrganizationFilter, ReceivedFilter
+from orchestrator.admin.filters import OrganizationFilter, ReceivedFilter, choice_filter, exact_filter
 from orchestrator.protocols.github.models import Outcome, WebhookDelivery
 from runtime_jobs.models import Batch, Job
 
 COLOURS = {"created": "success", "accepted": "success", "duplicate": "info", "ignored": "default", "refused": "warning"}
-
-
-class RepositoryFilter(ExactFilter):
-    """Filters by repository, as in `owner/name`."""
-
-    title = "repository"
-    parameter_name = "repository"
-
-
-class DeliveryOutcomeFilter(ChoiceFilter):
-    """Filters by outcome."""
-
-    title = "outcome"
-    parameter_name = "outcome"
-    options: ClassVar = list(Outcome.choices)
 
 
 @admin.register(WebhookDelivery)
@@ -35,7 +18,12 @@ class WebhookDeliveryAdmin(LargeTableAdmin):
     """Displays webhook deliveries."""
 
     list_display = ["time", "event_and_action", "repository", "project", "outcome_badge", "reason", "job_link"]
-    list_filter = [OrganizationFilter, RepositoryFilter, DeliveryOutcomeFilter, ReceivedFilter]
+    list_filter = [
+        OrganizationFilter,
+        exact_filter("repository", "repository"),
+        choice_filter("outcome", "outcome", Outcome.choices),
+        ReceivedFilter,
+    ]
     ordering = ["-id"]
     fields = ["time", "delivery", "event_and_action", "repository", "commit", "project"]
     fields += ["outcome_badge", "reason", "batch_link", "job_link", "source_ip"]

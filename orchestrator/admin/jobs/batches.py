@@ -15,7 +15,7 @@ from unfold.enums import ActionVariant
 from orchestrator.admin import formatting
 from orchestrator.admin.base import LargeTableAdmin, actor_of
 from orchestrator.admin.confirm import ConfirmPage, render_confirm
-from orchestrator.admin.filters import CreatedFilter, ExactFilter, OrganizationFilter, ProjectFilter, TriggerFilter
+from orchestrator.admin.filters import CreatedFilter, OrganizationFilter, ProjectFilter, TriggerFilter, exact_filter
 from orchestrator.admin.forms import ReasonForm
 from orchestrator.admin.labels import job_badge
 from orchestrator.core.cause import Cause
@@ -42,20 +42,19 @@ JOB_COLUMNS = (
 )
 
 
-class CommitFilter(ExactFilter):
-    """Filters by the whole commit."""
-
-    title = "commit"
-    parameter_name = "git_commit"
-
-
 @admin.register(Batch)
 class BatchAdmin(LargeTableAdmin):
     """Displays batches, cancels them and reruns them."""
 
     list_display = ["state_badge", "batch_id", "tenant", "commit", "trigger", "job_count", "age"]
     list_display_links = ["batch_id"]
-    list_filter = [OrganizationFilter, ProjectFilter, CommitFilter, TriggerFilter, CreatedFilter]
+    list_filter = [
+        OrganizationFilter,
+        ProjectFilter,
+        exact_filter("commit", "git_commit"),
+        TriggerFilter,
+        CreatedFilter,
+    ]
     ordering = ["-id"]
     fields = ["state_text", "batch_id", "tenant", "repository", "ref", "commit_hash", "trigger", "trigger_actor"]
     fields += ["rerun", "created", "cancel_requested", "jobs", "correlation"]

@@ -11,11 +11,12 @@ from unfold.contrib.filters.admin import DropdownFilter
 from orchestrator.admin.filters import (
     ChoiceFilter,
     CreatedFilter,
-    ExactFilter,
     MultipleChoiceFilter,
     OrganizationFilter,
     ProjectFilter,
     TriggerFilter,
+    exact_filter,
+    multiple_choice_filter,
     without_nul,
 )
 from orchestrator.admin.formatting import humanize
@@ -55,12 +56,9 @@ class StatusFilter(MultipleChoiceFilter):
         return cast("JobQuerySet", queryset).with_status(*statuses) if statuses else queryset
 
 
-class JobStateFilter(MultipleChoiceFilter):
-    """Filters by state, which is finer than the status."""
-
-    title = "state"
-    parameter_name = "state"
-    options: ClassVar = [(str(state), humanize(state).capitalize()) for state in JobState]
+JobStateFilter = multiple_choice_filter(
+    "state", "state", [(str(state), humanize(state).capitalize()) for state in JobState]
+)
 
 
 class JobPoolFilter(ChoiceFilter):
@@ -137,13 +135,6 @@ class AttemptFilter(DropdownFilter):
         return queryset.filter(self.conditions.get(self.value() or "", Q()))
 
 
-class BatchIdFilter(ExactFilter):
-    """Filters by batch."""
-
-    title = "batch"
-    parameter_name = "batch__batch_ulid"
-
-
 FILTERS = [
     StatusFilter,
     JobStateFilter,
@@ -154,7 +145,7 @@ FILTERS = [
     FailureReasonFilter,
     CancelFilter,
     AttemptFilter,
-    BatchIdFilter,
+    exact_filter("batch", "batch__batch_ulid"),
     FinishedFilter,
     CreatedFilter,
 ]

@@ -11,30 +11,9 @@ from unfold.decorators import display
 
 from orchestrator.admin import formatting
 from orchestrator.admin.base import LargeTableAdmin
-from orchestrator.admin.filters import CreatedFilter, ExactFilter
+from orchestrator.admin.filters import CreatedFilter, exact_filter
 from orchestrator.results.models import Report
 from runtime_jobs.models import Job
-
-
-class ReportProjectFilter(ExactFilter):
-    """Filters by the slug of the project."""
-
-    title = "project"
-    parameter_name = "project__slug"
-
-
-class ReportOrganizationFilter(ExactFilter):
-    """Filters by the slug of the organization."""
-
-    title = "organization"
-    parameter_name = "project__organization__slug"
-
-
-class BranchFilter(ExactFilter):
-    """Filters by the name of the branch."""
-
-    title = "branch"
-    parameter_name = "branch__name"
 
 
 @admin.register(Report)
@@ -43,7 +22,12 @@ class ReportAdmin(LargeTableAdmin):
 
     list_display = ["report", "outcome", "metric_count", "project_and_branch", "testbed", "job_link"]
     list_display_links = ["report"]
-    list_filter = [ReportOrganizationFilter, ReportProjectFilter, BranchFilter, CreatedFilter]
+    list_filter = [
+        exact_filter("organization", "project__organization__slug"),
+        exact_filter("project", "project__slug"),
+        exact_filter("branch", "branch__name"),
+        CreatedFilter,
+    ]
     list_select_related = ["project__organization", "branch", "testbed", "result"]
     search_fields = ["uuid"]
     search_help_text = "Report UUID or job id"

@@ -11,7 +11,7 @@ from unfold.enums import ActionVariant
 from orchestrator.admin import formatting
 from orchestrator.admin.base import LargeTableAdmin
 from orchestrator.admin.confirm import confirm_for_row
-from orchestrator.admin.filters import ExactFilter, RelatedOrganizationFilter
+from orchestrator.admin.filters import RelatedOrganizationFilter, exact_filter
 from orchestrator.admin.jobs.artifacts import visible_artifacts
 from orchestrator.artifacts.addresses import download_url
 from orchestrator.artifacts.operations import delete_stored_object
@@ -22,25 +22,7 @@ from runtime_jobs.models.artifacts import StoredObject
 COLOURS = {"complete": "success", "uploading": "info", "expired": "default", "deleted": "default"}
 
 
-class JobIdFilter(ExactFilter):
-    """Filters by the id of the job that uploaded the artifact."""
-
-    title = "job id"
-    parameter_name = "job_id"
-
-
-class CacheKeyFilter(ExactFilter):
-    """Filters by the whole key of a cache."""
-
-    title = "key"
-    parameter_name = "key"
-
-
-class RelatedProjectFilter(ExactFilter):
-    """Filters rows that refer to a project."""
-
-    title = "project"
-    parameter_name = "project__slug"
+RelatedProjectFilter = exact_filter("project", "project__slug")
 
 
 class StoredObjectAdmin(LargeTableAdmin):
@@ -100,7 +82,7 @@ class StoredArtifactAdmin(StoredObjectAdmin):
 
     list_display = ["state_badge", "name", "tenant", "job_link", "size", "age", "expires"]
     list_display_links = ["name"]
-    list_filter = [RelatedOrganizationFilter, RelatedProjectFilter, JobIdFilter]
+    list_filter = [RelatedOrganizationFilter, RelatedProjectFilter, exact_filter("job id", "job_id")]
     fields = ["state_badge", "artifact_id", "name", "tenant", "job_link", "size", "digest", "created", "completed"]
     fields += ["expires"]
     actions_detail = ["download", "delete_object"]
@@ -131,7 +113,7 @@ class CacheEntryAdmin(StoredObjectAdmin):
 
     list_display = ["state_badge", "key", "tenant", "ref", "size", "used", "age"]
     list_display_links = ["key"]
-    list_filter = [RelatedOrganizationFilter, RelatedProjectFilter, CacheKeyFilter]
+    list_filter = [RelatedOrganizationFilter, RelatedProjectFilter, exact_filter("key", "key")]
     fields = ["state_badge", "key", "tenant", "ref", "version", "size", "digest", "created", "completed", "last_used"]
     actions_detail = ["delete_object"]
     used = formatting.age_column("last_used_at", "Last used")

@@ -1,6 +1,6 @@
 """The pages of workflow runs, with the buttons Approve, Cancel and Rerun, and of workflow files that were rejected."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 from django.conf import settings
 from django.contrib import admin, messages
@@ -15,7 +15,7 @@ from unfold.enums import ActionVariant
 from orchestrator.admin import formatting
 from orchestrator.admin.base import LargeTableAdmin, actor_of
 from orchestrator.admin.confirm import ConfirmPage, confirm_for_row, render_confirm
-from orchestrator.admin.filters import ChoiceFilter, CreatedFilter, ExactFilter
+from orchestrator.admin.filters import CreatedFilter, choice_filter, exact_filter
 from orchestrator.admin.jobs.rerun_form import RerunForm
 from orchestrator.admin.jobs.workflow_run_page import COLOURS, workflow_run_page
 from orchestrator.core.cause import Cause
@@ -34,49 +34,10 @@ IN_PROGRESS = "in progress"
 TITLE = "{button}: {row.repository.full_name} #{row.run_index}"
 
 
-class HeadShaFilter(ExactFilter):
-    """Filters by the whole commit."""
-
-    title = "commit"
-    parameter_name = "head_sha"
-
-
-class WorkflowFileFilter(ExactFilter):
-    """Filters by the path of the workflow file."""
-
-    title = "workflow file"
-    parameter_name = "workflow_file"
-
-
-class RepositoryNameFilter(ExactFilter):
-    """Filters by the second part of a repository's name."""
-
-    title = "repository"
-    parameter_name = "repository__name"
-
-
-class ConclusionFilter(ChoiceFilter):
-    """Filters by the conclusion of runs that have ended."""
-
-    title = "conclusion"
-    parameter_name = "conclusion"
-    options: ClassVar = list(Conclusion.choices)
-
-
-class HoldFilter(ChoiceFilter):
-    """Filters by the reason why no job of a run may be claimed."""
-
-    title = "hold"
-    parameter_name = "hold"
-    options: ClassVar = list(RunHold.choices)
-
-
-class WorkflowEventFilter(ChoiceFilter):
-    """Filters by the event that started a run."""
-
-    title = "event"
-    parameter_name = "event"
-    options: ClassVar = list(WorkflowEvent.choices)
+HeadShaFilter = exact_filter("commit", "head_sha")
+WorkflowFileFilter = exact_filter("workflow file", "workflow_file")
+RepositoryNameFilter = exact_filter("repository", "repository__name")
+WorkflowEventFilter = choice_filter("event", "event", WorkflowEvent.choices)
 
 
 @admin.register(WorkflowRun)
@@ -85,7 +46,12 @@ class WorkflowRunAdmin(LargeTableAdmin):
 
     list_display = ["state_badge", "number", "workflow", "commit", "event_text", "started_by", "age"]
     list_display_links = ["number"]
-    list_filter = [ConclusionFilter, HoldFilter, RepositoryNameFilter, WorkflowFileFilter]
+    list_filter = [
+        choice_filter("conclusion", "conclusion", Conclusion.choices),
+        choice_filter("hold", "hold", RunHold.choices),
+        RepositoryNameFilter,
+        WorkflowFileFilter,
+    ]
     list_filter += [HeadShaFilter, WorkflowEventFilter, CreatedFilter]
     list_select_related = ["repository", "batch"]
     ordering = ["-id"]

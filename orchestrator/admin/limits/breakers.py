@@ -1,6 +1,6 @@
 """Circuit breakers: organization and job type whose jobs do not start because most of them failed."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 from django.contrib import admin
 from django.db.models import QuerySet
@@ -15,7 +15,7 @@ from leases.models import Breaker, BreakerState
 from orchestrator.admin import formatting
 from orchestrator.admin.base import LargeTableAdmin
 from orchestrator.admin.confirm import confirm_for_row
-from orchestrator.admin.filters import JobTypeFilter, MultipleChoiceFilter, OrganizationFilter
+from orchestrator.admin.filters import JobTypeFilter, OrganizationFilter, multiple_choice_filter
 from orchestrator.admin.limits.pause import OPERATE
 from orchestrator.core.cause import Cause
 from orchestrator.incidents import breakers
@@ -34,20 +34,12 @@ COLOURS: dict[str, str] = {
 }
 
 
-class BreakerStateFilter(MultipleChoiceFilter):
-    """Filters by state of the breaker."""
-
-    title = "state"
-    parameter_name = "state"
-    options: ClassVar = list(STATES.items())
-
-
 @admin.register(Breaker)
 class BreakerAdmin(LargeTableAdmin):
     """Displays breakers and resets them."""
 
     list_display = ["organization", "type", "state_badge", "opened", "half_open", "failed_jobs", "incidents"]
-    list_filter = [BreakerStateFilter, OrganizationFilter, JobTypeFilter]
+    list_filter = [multiple_choice_filter("state", "state", STATES.items()), OrganizationFilter, JobTypeFilter]
     ordering = ["-id"]
     fields = ["organization", "type", "state_text", "opened", "half_open", "failed_jobs", "incidents"]
     actions_detail = ["reset"]

@@ -1,6 +1,6 @@
 """Incidents: those of jobs are the list of dead letters. A breaker resolves its own incident when it closes."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 from django.contrib import admin
 from django.db.models import QuerySet
@@ -15,7 +15,7 @@ from leases.models import Breaker
 from orchestrator.admin import formatting
 from orchestrator.admin.base import LargeTableAdmin
 from orchestrator.admin.confirm import confirm_for_row
-from orchestrator.admin.filters import ChoiceFilter, JobTypeFilter, OrganizationFilter
+from orchestrator.admin.filters import JobTypeFilter, OrganizationFilter, choice_filter
 from orchestrator.admin.labels import stored_actor_label
 from orchestrator.admin.limits.pause import OPERATE
 from orchestrator.core.cause import Cause
@@ -59,21 +59,13 @@ class IncidentStateFilter(DropdownFilter):
         return (narrowed | {"resolved": queryset.exclude(resolved_at=None)}).get(self.value() or "", queryset)
 
 
-class IncidentKindFilter(ChoiceFilter):
-    """Filters by the cause."""
-
-    title = "kind"
-    parameter_name = "kind"
-    options: ClassVar = list(KINDS.items())
-
-
 @admin.register(Incident)
 class IncidentAdmin(LargeTableAdmin):
     """Displays incidents, acknowledges and resolves them."""
 
     list_display = ["state_badge", "kind_text", "summary", "subject", "opened", "duration", "resolver"]
     list_display_links = ["summary"]
-    list_filter = [IncidentStateFilter, IncidentKindFilter, OrganizationFilter, JobTypeFilter]
+    list_filter = [IncidentStateFilter, choice_filter("kind", "kind", KINDS.items()), OrganizationFilter, JobTypeFilter]
     ordering = ["-id"]
     fields = ["incident_ulid", "state_badge", "kind_text", "summary", "subject", "opened_time"]
     fields += ["acknowledged_time", "acknowledger", "resolved_time", "resolver", "resolution"]

@@ -7,16 +7,9 @@ from django.http import HttpRequest
 
 from orchestrator.admin.audited import AuditedAdmin
 from orchestrator.admin.confirm import cause_of
-from orchestrator.admin.filters import ExactFilter, RelatedOrganizationFilter
+from orchestrator.admin.filters import RelatedOrganizationFilter, exact_filter
 from orchestrator.core.operator_events import record_operator_event
 from runtime_jobs.models import Membership
-
-
-class UsernameFilter(ExactFilter):
-    """Filters by user name."""
-
-    title = "user"
-    parameter_name = "user__username"
 
 
 @admin.register(Membership)
@@ -27,7 +20,7 @@ class MembershipAdmin(AuditedAdmin):
     immutable_fields = ("user", "organization")
     list_display = ["user", "organization", "role"]
     list_display_links = ["user"]
-    list_filter = [RelatedOrganizationFilter, UsernameFilter]
+    list_filter = [RelatedOrganizationFilter, exact_filter("user", "user__username")]
     list_select_related = ["user", "organization"]
     autocomplete_fields = ["user", "organization"]
     search_fields = ["user__username__startswith", "organization__slug__startswith"]

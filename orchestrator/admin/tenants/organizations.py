@@ -1,7 +1,5 @@
 """Organizations: the tenants. A slug never changes and is never reused."""
 
-from typing import ClassVar
-
 from django.contrib import admin
 from django.utils.safestring import SafeString
 from unfold.decorators import display
@@ -10,26 +8,11 @@ from leases.scheduling.limits import LimitTarget
 from leases.scheduling.submit_quotas import remaining_quota, waiting_jobs
 from orchestrator.admin import formatting
 from orchestrator.admin.audited import AuditedAdmin
-from orchestrator.admin.filters import YES_NO, ChoiceFilter, ExactFilter
+from orchestrator.admin.filters import YES_NO, choice_filter, exact_filter
 from orchestrator.admin.limits.incident_mode import IncidentModeMixin
 from orchestrator.admin.limits.organization_limits import OrganizationLimitMixin
 from orchestrator.admin.limits.pause import PausableAdmin
 from runtime_jobs.models import Job, Organization, Project
-
-
-class PlanFilter(ExactFilter):
-    """Filters by plan."""
-
-    title = "plan"
-    parameter_name = "plan__name"
-
-
-class HostedAnalysisFilter(ChoiceFilter):
-    """Filters by whether hosted runtime analysis is allowed."""
-
-    title = "hosted runtime analysis"
-    parameter_name = "hosted_runtime_analysis"
-    options: ClassVar = YES_NO
 
 
 @admin.register(Organization)
@@ -39,7 +22,10 @@ class OrganizationAdmin(PausableAdmin, OrganizationLimitMixin, IncidentModeMixin
     audit_name = "organization"
     immutable_fields = ("slug",)
     list_display = ["slug", "name", "plan", "hosted_runtime_analysis", "projects", "jobs"]
-    list_filter = [PlanFilter, HostedAnalysisFilter]
+    list_filter = [
+        exact_filter("plan", "plan__name"),
+        choice_filter("hosted runtime analysis", "hosted_runtime_analysis", YES_NO),
+    ]
     list_select_related = ["plan"]
     autocomplete_fields = ["plan", "default_project"]
     search_fields = ["slug__startswith", "name__istartswith"]

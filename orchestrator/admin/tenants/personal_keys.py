@@ -1,7 +1,7 @@
 """Keys of people for the Bencher API: created and revoked here, displayed once. No page contains a digest."""
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from django.contrib import admin
 from django.contrib.auth.models import User
@@ -9,26 +9,11 @@ from django.http import HttpRequest
 from unfold.decorators import display
 
 from orchestrator.admin.confirm import cause_of
-from orchestrator.admin.filters import YES_NO, ChoiceFilter, ExactFilter
+from orchestrator.admin.filters import YES_NO, choice_filter, exact_filter
 from orchestrator.admin.token_pages import RevocableTokenAdmin
 from orchestrator.core.cause import Cause
 from orchestrator.services import personal_keys
 from runtime_jobs.models import PersonalKey
-
-
-class KeyOwnerFilter(ExactFilter):
-    """Filters by user name."""
-
-    title = "user"
-    parameter_name = "user__username"
-
-
-class KeyFormFilter(ChoiceFilter):
-    """Filters by whether the key is a JSON Web Token."""
-
-    title = "JSON Web Token"
-    parameter_name = "is_jwt"
-    options: ClassVar = YES_NO
 
 
 @admin.register(PersonalKey)
@@ -42,7 +27,7 @@ class PersonalKeyAdmin(RevocableTokenAdmin):
         "The next page shows it once."
     )
     list_display = ["name", "user", "form_text", "state_badge", "creator", "age", "expiry"]
-    list_filter = [KeyOwnerFilter, KeyFormFilter]
+    list_filter = [exact_filter("user", "user__username"), choice_filter("JSON Web Token", "is_jwt", YES_NO)]
     list_select_related = ["user"]
     search_fields = ["name__startswith", "user__username__startswith"]
     search_help_text = "Name or user name (prefix)"

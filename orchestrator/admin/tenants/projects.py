@@ -1,6 +1,6 @@
 """Projects: repositories, pool and isolation; the default command of webhooks, and the webhook secret."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 from django import forms
 from django.conf import settings
@@ -14,7 +14,7 @@ from leases.scheduling.limits import LimitTarget
 from orchestrator.admin import formatting
 from orchestrator.admin.audited import AuditedAdmin
 from orchestrator.admin.confirm import ConfirmPage, cause_of, render_confirm
-from orchestrator.admin.filters import YES_NO, ChoiceFilter, PoolSlugFilter, RelatedOrganizationFilter
+from orchestrator.admin.filters import YES_NO, PoolSlugFilter, RelatedOrganizationFilter, choice_filter
 from orchestrator.admin.forms import ReasonForm
 from orchestrator.admin.limits.pause import PausableAdmin
 from orchestrator.admin.limits.project_limits import ProjectLimitMixin
@@ -59,14 +59,6 @@ class ProjectForm(forms.ModelForm):
         return values
 
 
-class EnabledFilter(ChoiceFilter):
-    """Filters by whether the project is enabled."""
-
-    title = "enabled"
-    parameter_name = "enabled"
-    options: ClassVar = YES_NO
-
-
 @admin.register(Project)
 class ProjectAdmin(ProjectLimitMixin, PausableAdmin, AuditedAdmin):
     """Edits projects, rotates their webhook secret, limits, pauses and throttles them."""
@@ -75,7 +67,7 @@ class ProjectAdmin(ProjectLimitMixin, PausableAdmin, AuditedAdmin):
     immutable_fields = ("organization", "slug")
     form = ProjectForm
     list_display = ["__str__", "enabled", "repository_list", "pool", "least_isolation", "jobs"]
-    list_filter = [RelatedOrganizationFilter, EnabledFilter, PoolSlugFilter]
+    list_filter = [RelatedOrganizationFilter, choice_filter("enabled", "enabled", YES_NO), PoolSlugFilter]
     list_select_related = ["organization"]
     autocomplete_fields = ["organization"]
     search_fields = ["slug__startswith", "organization__slug__startswith"]

@@ -14,7 +14,7 @@ from unfold.widgets import UnfoldAdminTextareaWidget, UnfoldAdminTextInputWidget
 from orchestrator.admin import formatting
 from orchestrator.admin.base import ReadOnlyAdmin
 from orchestrator.admin.confirm import ConfirmPage, cause_of, confirm_for_row, render_confirm
-from orchestrator.admin.filters import ExactFilter, RelatedOrganizationFilter
+from orchestrator.admin.filters import RelatedOrganizationFilter, exact_filter
 from orchestrator.admin.token_pages import CreateByOperation
 from orchestrator.core.cause import Cause
 from orchestrator.secrets.operations import (
@@ -112,18 +112,11 @@ class NewVariableForm(NewScopedValueForm):
     value = _variable_field()
 
 
-class NameFilter(ExactFilter):
-    """Filters by name, whatever the case of its letters."""
-
-    title = "name"
-    parameter_name = "name__iexact"
-
-
 class ScopedValueAdmin(CreateByOperation, ReadOnlyAdmin):
     """Displays named values; every change is a button."""
 
     list_display = ["name", "organization", "repository_text", "editor", "age"]
-    list_filter = [RelatedOrganizationFilter, NameFilter]
+    list_filter = [RelatedOrganizationFilter, exact_filter("name", "name__iexact")]
     list_select_related = ["organization", "repository"]
     autocomplete_fields = ["organization"]
     search_fields = ["name__istartswith"]

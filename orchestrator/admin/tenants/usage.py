@@ -13,7 +13,7 @@ from unfold.decorators import display
 
 from orchestrator.admin import formatting
 from orchestrator.admin.base import LargeTableAdmin
-from orchestrator.admin.filters import DateRangeFilter, ExactFilter, JobTypeFilter, OrganizationFilter, ProjectFilter
+from orchestrator.admin.filters import DateRangeFilter, JobTypeFilter, OrganizationFilter, ProjectFilter, exact_filter
 from runtime_jobs.models import Job, UsageRecord
 
 COLUMNS = (
@@ -30,20 +30,13 @@ class RecordedFilter(DateRangeFilter):
     column = "recorded_at"
 
 
-class BilledJobFilter(ExactFilter):
-    """Filters by the job id."""
-
-    title = "job"
-    parameter_name = "job_ulid"
-
-
 @admin.register(UsageRecord)
 class UsageRecordAdmin(LargeTableAdmin):
     """Displays usage records. The minutes of a job are the sum of its records."""
 
     list_display = ["recorded", "organization", "project", "job_link", "job_type", "new_minutes", "total"]
     list_display_links = ["recorded"]
-    list_filter = [OrganizationFilter, ProjectFilter, JobTypeFilter, BilledJobFilter, RecordedFilter]
+    list_filter = [OrganizationFilter, ProjectFilter, JobTypeFilter, exact_filter("job", "job_ulid"), RecordedFilter]
     ordering = ["-id"]
     fields = [
         "recorded",

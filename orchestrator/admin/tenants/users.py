@@ -1,6 +1,6 @@
 """Users and groups of the admin. Changes write operator events, as on other pages."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 from django.contrib import admin
 from django.contrib.auth.admin import GroupAdmin as DjangoGroupAdmin
@@ -12,35 +12,11 @@ from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationFo
 
 from orchestrator.admin.audited import AuditedAdmin
 from orchestrator.admin.confirm import cause_of
-from orchestrator.admin.filters import YES_NO, ChoiceFilter
+from orchestrator.admin.filters import YES_NO, choice_filter
 from orchestrator.core.operator_events import record_operator_event
 
 admin.site.unregister(User)
 admin.site.unregister(Group)
-
-
-class StaffFilter(ChoiceFilter):
-    """Filters by whether the user may log in to the admin."""
-
-    title = "staff"
-    parameter_name = "is_staff"
-    options: ClassVar = YES_NO
-
-
-class SuperuserFilter(ChoiceFilter):
-    """Filters by whether the user has all permissions."""
-
-    title = "superuser"
-    parameter_name = "is_superuser"
-    options: ClassVar = YES_NO
-
-
-class ActiveFilter(ChoiceFilter):
-    """Filters by whether the user may log in at all."""
-
-    title = "active"
-    parameter_name = "is_active"
-    options: ClassVar = YES_NO
 
 
 @admin.register(User)
@@ -53,7 +29,11 @@ class UserAdmin(DjangoUserAdmin, AuditedAdmin):
     add_form = UserCreationForm
     change_password_form = AdminPasswordChangeForm
     list_display = ["username", "email", "is_staff", "is_superuser", "is_active", "last_login"]
-    list_filter = [StaffFilter, SuperuserFilter, ActiveFilter]
+    list_filter = [
+        choice_filter("staff", "is_staff", YES_NO),
+        choice_filter("superuser", "is_superuser", YES_NO),
+        choice_filter("active", "is_active", YES_NO),
+    ]
     search_fields = ["username__istartswith", "email__istartswith"]
     search_help_text = "User name or email address (prefix)"
     filter_horizontal = []

@@ -1,6 +1,6 @@
 """The pages of workers: health, active leases, registration, and the buttons of `actions.py`."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 from django import forms
 from django.contrib import admin
@@ -14,7 +14,7 @@ from orchestrator.admin import formatting
 from orchestrator.admin.audited import AuditedAdmin
 from orchestrator.admin.confirm import cause_of
 from orchestrator.admin.dashboard import queries
-from orchestrator.admin.filters import ChoiceFilter, ExactFilter
+from orchestrator.admin.filters import choice_filter, exact_filter
 from orchestrator.admin.labels import job_badge
 from orchestrator.admin.token_pages import CreateWithToken
 from orchestrator.admin.workers.actions import WorkerActionsMixin
@@ -77,21 +77,6 @@ class HealthFilter(DropdownFilter):
         return queryset
 
 
-class WorkerStateFilter(ChoiceFilter):
-    """Filters by the state that an operator has set."""
-
-    title = "state"
-    parameter_name = "state"
-    options: ClassVar = list(WorkerState.choices)
-
-
-class WorkerPoolFilter(ExactFilter):
-    """Filters by pool."""
-
-    title = "pool"
-    parameter_name = "pool__slug"
-
-
 @admin.register(Worker)
 class WorkerAdmin(WorkerActionsMixin, CreateWithToken, AuditedAdmin):
     """Registers workers and edits what each may offer."""
@@ -101,7 +86,11 @@ class WorkerAdmin(WorkerActionsMixin, CreateWithToken, AuditedAdmin):
     immutable_fields = ("slug",)
     add_description = "Registers a worker that may claim jobs of its pool. The next page shows its token once."
     list_display = ["slug", "health_badge", "pool", "last_heartbeat", "slots", "label_list", "note_text"]
-    list_filter = [HealthFilter, WorkerStateFilter, WorkerPoolFilter]
+    list_filter = [
+        HealthFilter,
+        choice_filter("state", "state", WorkerState.choices),
+        exact_filter("pool", "pool__slug"),
+    ]
     list_select_related = ["pool"]
     search_fields = ["slug__startswith", "worker_id"]
     search_help_text = "Slug (prefix) or worker id"

@@ -14,7 +14,7 @@ from unfold.widgets import UnfoldBooleanSwitchWidget
 
 from orchestrator.admin import formatting
 from orchestrator.admin.confirm import cause_of, confirm_for_row
-from orchestrator.admin.filters import ChoiceFilter
+from orchestrator.admin.filters import choice_filter
 from orchestrator.admin.token_pages import CreateByOperation
 from orchestrator.admin.workers.archivable import TITLE, ArchivableAdmin, validated
 from orchestrator.core.cause import Cause
@@ -56,22 +56,6 @@ class NewSpecForm(forms.ModelForm):
         return self.cleaned_data["sandbox"] or None
 
 
-class ArchitectureFilter(ChoiceFilter):
-    """Filters by processor architecture."""
-
-    title = "architecture"
-    parameter_name = "architecture"
-    options = list(SpecArchitecture.choices)
-
-
-class OperatingSystemFilter(ChoiceFilter):
-    """Filters by operating system."""
-
-    title = "operating system"
-    parameter_name = "os"
-    options = list(SpecOS.choices)
-
-
 @admin.register(HardwareSpec)
 class HardwareSpecAdmin(CreateByOperation, ArchivableAdmin):
     """Displays specs; every change is a button with a reason."""
@@ -79,7 +63,10 @@ class HardwareSpecAdmin(CreateByOperation, ArchivableAdmin):
     form = NewSpecForm
     add_description = "Creates a hardware spec. Jobs ask for it, and runners that are associated with it execute them."
     list_display = ["slug", "name", "state_badge", "hardware", "sandbox_text", "runner_list"]
-    list_filter = [ArchitectureFilter, OperatingSystemFilter]
+    list_filter = [
+        choice_filter("architecture", "architecture", SpecArchitecture.choices),
+        choice_filter("operating system", "os", SpecOS.choices),
+    ]
     search_fields = ["slug__startswith", "name__startswith"]
     search_help_text = "Slug or name (prefix)"
     ordering = ["slug"]

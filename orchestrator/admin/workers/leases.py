@@ -3,7 +3,7 @@
 The id of a lease is a credential. No page contains it; the fingerprint identifies the lease instead.
 """
 
-from typing import Any, ClassVar
+from typing import Any
 
 from django.contrib import admin
 from django.db.models import QuerySet
@@ -18,7 +18,7 @@ from leases.states import OPEN, LeaseState
 from orchestrator.admin import formatting
 from orchestrator.admin.base import LargeTableAdmin
 from orchestrator.admin.dashboard.queries import OVERDUE_GRACE
-from orchestrator.admin.filters import ChoiceFilter, ExactFilter, MultipleChoiceFilter, PoolSlugFilter
+from orchestrator.admin.filters import PoolSlugFilter, choice_filter, exact_filter, multiple_choice_filter
 from runtime_jobs.db_functions import ClockTimestamp
 from runtime_jobs.identifiers import fingerprint
 from runtime_jobs.models import Job
@@ -54,27 +54,9 @@ class OpenLeaseFilter(DropdownFilter):
         return queryset.filter(state__in=OPEN) if self.value() == "open" else queryset
 
 
-class LeaseStateFilter(MultipleChoiceFilter):
-    """Filters by state."""
-
-    title = "state"
-    parameter_name = "state"
-    options: ClassVar = list(LeaseState.choices)
-
-
-class LeaseEndFilter(ChoiceFilter):
-    """Filters by the reason for the end of the lease."""
-
-    title = "end reason"
-    parameter_name = "ended_reason"
-    options: ClassVar = [(reason, formatting.humanize(reason).capitalize()) for reason in END_REASONS]
-
-
-class LeaseWorkerFilter(ExactFilter):
-    """Filters by worker."""
-
-    title = "worker"
-    parameter_name = "worker__slug"
+LeaseEndFilter = choice_filter(
+    "end reason", "ended_reason", [(reason, formatting.humanize(reason).capitalize()) for reason in END_REASONS]
+)
 
 
 @admin.register(Lease)
@@ -85,7 +67,13 @@ class LeaseAdmin(LargeTableAdmin):
         *("lease", "state_badge", "job_link", "worker_link", "pool"),
         *("granted_age", "heartbeat_age", "expires_in", "end_reason"),
     ]
-    list_filter = [LeaseStateFilter, OpenLeaseFilter, LeaseWorkerFilter, PoolSlugFilter, LeaseEndFilter]
+    list_filter = [
+        multiple_choice_filter("state", "state", LeaseState.choices),
+        OpenLeaseFilter,
+        exact_filter("worker", "worker__slug"),
+        PoolSlugFilter,
+        LeaseEndFilter,
+    ]
     search_fields = ["job"]
     search_help_text = "Job id"
     ordering = ["-id"]

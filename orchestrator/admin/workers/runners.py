@@ -16,7 +16,7 @@ from unfold.widgets import UnfoldAdminSelectWidget
 from orchestrator.admin import formatting
 from orchestrator.admin.confirm import ConfirmPage, cause_of, confirm_for_row, render_confirm
 from orchestrator.admin.dashboard import queries
-from orchestrator.admin.filters import ChoiceFilter
+from orchestrator.admin.filters import choice_filter
 from orchestrator.admin.forms import ReasonForm
 from orchestrator.admin.token_pages import CreateWithToken, render_token_once
 from orchestrator.admin.workers.admin import HEALTH, health_of, worker_summary
@@ -93,14 +93,6 @@ class SpecForm(ReasonForm):
         field.queryset = specs
 
 
-class ArchivedFilter(ChoiceFilter):
-    """Filters by the state of the runner."""
-
-    title = "state"
-    parameter_name = "state"
-    options = list(WorkerState.choices)
-
-
 class ChannelChangeList(ChangeList):
     """Adds to each runner of a page its open channels."""
 
@@ -126,7 +118,7 @@ class RunnerAdmin(CreateWithToken, ArchivableAdmin):
     list_display = [
         *("slug", "name_text", "health_badge", "version", "spec_list", "channel_list", "running", "last_heartbeat"),
     ]
-    list_filter = [ArchivedFilter]
+    list_filter = [choice_filter("state", "state", WorkerState.choices)]
     search_fields = ["slug__startswith", "name__startswith"]
     search_help_text = "Slug or name (prefix)"
     ordering = ["slug"]
