@@ -132,6 +132,26 @@ def test_what_an_older_kernel_does_not_count_is_unknown(group):
     assert (usage.memory_peak, usage.processes_peak, usage.cpu_seconds) == (None, None, None)
 
 
+def test_version_2_is_empty_when_the_kernel_says_so(group):
+    (place,) = group.paths
+    group.make(LIMITS)
+    assert not group.is_empty()  # no file
+    for populated in (1, 0):
+        (place / "cgroup.events").write_text(f"populated {populated}\nfrozen 0\n")
+        assert group.is_empty() is not bool(populated)
+
+
+def test_version_1_is_empty_when_no_controller_has_a_task(tmp_path):
+    group = ControlGroup(1, {name: tmp_path / name for name in cgroups.NEEDED})
+    for place in group.paths:
+        place.mkdir()
+        assert not group.is_empty()  # a file is missing
+        (place / "tasks").write_text("")
+    assert group.is_empty()
+    (group.paths[-1] / "tasks").write_text("0\n")  # a process of another pid namespace
+    assert not group.is_empty()
+
+
 def test_a_limit_that_cannot_be_written_is_no_job(tmp_path):
     (tmp_path / "file").write_text("")
     group = Hierarchy(2, dict.fromkeys(cgroups.NEEDED, tmp_path / "file")).group(1, extra=0)

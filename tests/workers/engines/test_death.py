@@ -15,7 +15,7 @@ import pytest
 from tests.workers.engines.conftest import FIRST_UID, Bench
 from workers.engines import engine_named
 from workers.engines.contract import EngineUnavailable, StopSignal
-from workers.engines.limits.cgroups import FAMILY
+from workers.engines.limits.cgroups import FAMILY, ControlGroup
 from workers.engines.sandbox import processes
 
 # A child, a daemon in a session of its own, a grandchild of a parent that has left, one that is stopped, and all of
@@ -101,6 +101,18 @@ def test_nothing_runs_under_the_slot_s_uid_after_the_worker_s_death(lone_worker)
     worker.wait()
     assert all_dead(known)
     assert processes.of_uid(FIRST_UID) == []
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("is_empty", [True, False])
+def test_the_machine_s_processes_are_read_unless_the_kernel_says_that_the_group_is_empty(bench, monkeypatch, is_empty):
+    read = []
+    kill_uid = processes.kill_uid
+    monkeypatch.setattr(processes, "kill_uid", lambda uid: read.append(uid) or kill_uid(uid))
+    if not is_empty:
+        monkeypatch.setattr(ControlGroup, "is_empty", lambda _: False)
+    assert bench.run("true").kind == "exited"
+    assert read == ([] if is_empty else [bench.engine.owner(0)])
 
 
 @pytest.mark.root

@@ -168,6 +168,18 @@ class ControlGroup:
                     os.kill(pid, signal.SIGKILL)
             time.sleep(0.01)
 
+    def is_empty(self) -> bool:
+        """Report whether the kernel says that the group holds no live process, of any pid namespace.
+
+        Unlike `pids`, it is false where the files cannot be read.
+        """
+        if self.version == 2:
+            return _entry(self.paths[0] / "cgroup.events", "populated") == 0
+        try:
+            return not any((place / "tasks").read_bytes() for place in self.paths)
+        except OSError:
+            return False
+
     def usage(self) -> CgroupUsage:
         """Return the counters."""
         two = self.version == 2

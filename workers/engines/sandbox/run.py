@@ -144,7 +144,11 @@ class SandboxRun:
             self.cpu_seconds = processes.cpu_seconds(top.pid)  # before it is reaped
         top.wait()
         group, uid = self.environment.group, self.environment.uid
-        return (group is None or group.kill()) and (uid is None or processes.kill_uid(uid))
+        if group is not None and not group.kill():
+            return False
+        # A job cannot leave its group. Where the kernel says that nothing is in it, the processes of the whole machine
+        # are not read.
+        return uid is None or (group is not None and group.is_empty()) or processes.kill_uid(uid)
 
     def _observe(self, status: int | None) -> Observation:
         """Return the facts about the end. The trace takes precedence; `status` counts when the trace was cut."""
