@@ -12,8 +12,11 @@ my $deadline = 9**9**9;    # seconds of the boot time
 my $main;
 my $status;
 
+# Returns whether a child is left. Without one there is no descendant: those that detach themselves become children.
 sub reap {
-    while ((my $pid = waitpid -1, 1) > 0) { $status = $? if $pid == $main }
+    my $pid;
+    while (($pid = waitpid -1, 1) > 0) { $status = $? if $pid == $main }
+    return $pid == 0;
 }
 
 # [pid, parent, state] of all processes
@@ -87,11 +90,10 @@ sub end_all {
         pause(0.01);
     }
     for (1 .. 200) {
+        last if !reap();
         my @left = descendants();
-        last if !@left;
         kill_uid() if $uid;
         kill_processes(@left);
-        reap();
         pause(0.01);
     }
 }
