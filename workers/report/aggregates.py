@@ -53,7 +53,8 @@ class FileAggregates:
     def total(self) -> int:
         return self._seen.count
 
-    def add(self, use: FileEvent, *, sensitive: bool, outside: bool) -> None:
+    def add(self, use: FileEvent, *, sensitive: bool, outside: bool) -> FileAggregate:
+        """Add a use, and return the aggregate of its path, which is kept unless its rank is full."""
         path = use.path[: MAX_PATH + _PREFIX]  # it is shortened before it is cut
         self._seen.add(use.path)
         aggregate = self._remove(path) or FileAggregate(path)
@@ -66,6 +67,16 @@ class FileAggregates:
         rank_files = self._by_rank[aggregate.rank]
         if len(rank_files) < FILES_KEPT:
             rank_files[path] = aggregate
+        return aggregate
+
+    def repeat(self, aggregate: FileAggregate, use: FileEvent) -> bool:
+        """Count a use that `add` has put into this aggregate before, if it is kept. Then it cannot change the rank."""
+        is_kept = self._by_rank[aggregate.rank].get(aggregate.path) is aggregate
+        if is_kept:
+            aggregate.count += 1
+            aggregate.failed += use.errno is not None
+            aggregate.denied += use.errno in DENIED
+        return is_kept
 
     def _remove(self, path: str) -> FileAggregate | None:
         for rank_files in self._by_rank:

@@ -91,6 +91,10 @@ class ProcessTree:
         """Return the thread or process of this line; register a new one."""
         return self._live.get(pid) or self._register(pid, time)
 
+    def known(self, pid: int) -> TracedProcess | None:
+        """Return what `of` would return, or None where it would register a new one."""
+        return self._live.get(pid) or (self._overflow if len(self._records) >= MAX_RECORDS else None)
+
     def _register(self, pid: int, time: float) -> TracedProcess:
         if len(self._records) >= MAX_RECORDS:
             return self._overflow

@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from workers.engines.contract import MountPoints, RunResult, RunSpec
-from workers.engines.tracing.strace import Event, StraceReader, TracedCall
-from workers.report.aggregates import AddressAggregates, FileAggregates, FindingAggregates
+from workers.engines.tracing.strace import Event, StraceReader, TracedCall, split_line
+from workers.report.aggregates import AddressAggregates, FileAggregate, FileAggregates, FindingAggregates
 from workers.report.event_extractor import EventExtractor
 from workers.report.events import (
     DENIED,
@@ -32,8 +32,10 @@ from workers.report.job_paths import JobPaths
 from workers.report.payload import encoded, fitted, identified, outcome_of, resources
 from workers.report.payload_items import Item, file_items, finding_items, network_items, process_items
 from workers.report.processes import TracedProcess
+from workers.report.repeated_calls import CALL, Findings, RepeatedCall, RepeatedCalls
 from workers.report.rules.context import RuleContext
 from workers.report.rules.registry import evaluate_rules
+from workers.report.syscalls.files import named_directory
 
 __all__ = ["RunReport", "encoded"]
 
@@ -53,6 +55,7 @@ class RunReport:
         self._bytes = 0
         self._extractor = EventExtractor(self._paths)
         self._files, self._addresses, self._findings = FileAggregates(), AddressAggregates(), FindingAggregates()
+        self._repeated = RepeatedCalls()
         self._calls = self._denied = 0
         self._names: set[str] = set()
         self._no_process = TracedProcess(0, 0.0, mount_points.workspace)
@@ -61,8 +64,36 @@ class RunReport:
         """Take some of the trace, cut anywhere. Never raises for its content."""
         self._digest.update(data)
         self._bytes += len(data)
-        for event in self._reader.feed(data):
-            self._on_event(event)
+        for line, cut in self._reader.split(data):
+            if cut or not self._is_repeated(line):
+                for event in self._reader.read(line, cut=cut):
+                    self._on_event(event)
+
+    def _is_repeated(self, line: bytes) -> bool:
+        """Count a line whose meaning is known, or read it and remember what it means. False: it must be read."""
+        parts = split_line(line)
+        if parts is None or not parts[2].startswith(CALL):
+            return False
+        pid, _, text = parts
+        process = self._extractor.processes.known(pid)
+        if process is None:
+            return False
+        leader = process.leader
+        known = self._repeated.find(leader.program, text)
+        if known is None:
+            for event in self._reader.read(line, cut=False):
+                self._on_event(event, remembered_as=text)
+            return True
+        self._reader.skip()
+        self._calls += 1
+        self._denied += known.is_denied
+        leader.cwd = known.directory
+        if known.event is not None:
+            if known.findings:
+                self._add_findings(known.findings, process)
+            if known.aggregate is None or not self._files.repeat(known.aggregate, known.event):
+                self._aggregate(known.event, known.findings)
+        return True
 
     def payload(self, *, metadata: Mapping[str, Any], result: RunResult, spec: RunSpec) -> dict[str, Any]:
         """Return the body for ingest. Call it once, after the run.
@@ -89,32 +120,54 @@ class RunReport:
         if not root.signal and (result.signal == "SIGSYS" or result.exit_code == _BAD_SYSCALL):
             self._evaluate(DeathEvent("SIGSYS"), root)
 
-    def _on_event(self, event: Event) -> None:
+    def _on_event(self, event: Event, remembered_as: bytes | None = None) -> None:
         if isinstance(event, TracedCall):
             self._calls += 1
             self._denied += event.errno in DENIED
             if len(self._names) < _MAX_NAMES:
                 self._names.add(event.name)
+        meaning = None
         for trace_event, process in self._extractor.extract(event):
-            self._aggregate(trace_event, self._evaluate(trace_event, process))
+            findings = self._evaluate(trace_event, process)
+            meaning = (trace_event, findings, self._aggregate(trace_event, findings))
+        if remembered_as is not None and isinstance(event, TracedCall):
+            self._remember(remembered_as, event, meaning)
 
-    def _evaluate(self, trace_event: TraceEvent, process: TracedProcess) -> set[str]:
-        """Return the names of the rules that match."""
-        fired = set()
-        for rule, detail in evaluate_rules(RuleContext(trace_event, process, self._paths, self._expected)):
+    def _remember(
+        self, text: bytes, call: TracedCall, meaning: tuple[TraceEvent, Findings, FileAggregate | None] | None
+    ) -> None:
+        directory = named_directory(call)
+        if directory is None:
+            return
+        known = RepeatedCall(directory, call.errno in DENIED)
+        if meaning is not None and isinstance(meaning[0], FileEvent):
+            known = RepeatedCall(directory, call.errno in DENIED, meaning[0], *meaning[1:])
+        program = self._extractor.processes.of(call.pid, call.time).leader.program
+        self._repeated.remember(program, text, known)
+
+    def _evaluate(self, trace_event: TraceEvent, process: TracedProcess) -> Findings:
+        """Add and return the findings of an event."""
+        findings = tuple(evaluate_rules(RuleContext(trace_event, process, self._paths, self._expected)))
+        self._add_findings(findings, process)
+        return findings
+
+    def _add_findings(self, findings: Findings, process: TracedProcess) -> None:
+        for rule, detail in findings:
             self._findings.add(rule, detail)
-            fired.add(rule.name)
-        process.rules |= fired
-        return fired
+            process.rules.add(rule.name)
 
-    def _aggregate(self, trace_event: TraceEvent, fired: set[str]) -> None:
+    def _aggregate(self, trace_event: TraceEvent, findings: Findings) -> FileAggregate | None:
         match trace_event:
             case FileEvent():
-                self._files.add(trace_event, sensitive="credential_read" in fired, outside=bool(fired & _OUTSIDE))
+                fired = {rule.name for rule, _ in findings}
+                return self._files.add(
+                    trace_event, sensitive="credential_read" in fired, outside=bool(fired & _OUTSIDE)
+                )
             case ContactEvent():
                 self._addresses.contacted(trace_event)
             case LookupEvent():
                 self._addresses.looked_up(trace_event)
+        return None
 
     def _body(self, metadata: Mapping[str, Any], result: RunResult, spec: RunSpec) -> Item:
         started, finished = rfc3339(result.started_at), rfc3339(max(result.started_at, result.finished_at))

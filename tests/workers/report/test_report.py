@@ -13,7 +13,7 @@ from tests.workers.engines.test_strace import HOSTILE
 from tests.workers.traced import METADATA, fired, line, payload_of, recorded, result, spec, trace
 from workers.engines.contract import EgressPolicy, MountPoints, NetworkRecord, ResourceUsage, RunLimits
 from workers.report import payload as body
-from workers.report import processes
+from workers.report import processes, repeated_calls
 from workers.report.report import RunReport, encoded
 
 
@@ -232,6 +232,7 @@ def _birth(number: int) -> bytes:
 )
 def test_memory_is_bounded_for_endless_different_things(one, mebibytes, monkeypatch):
     monkeypatch.setattr(processes, "MAX_RECORDS", 300)
+    monkeypatch.setattr(repeated_calls, "MAX_CALLS", 300)
     report = RunReport(MountPoints())
     report.feed(trace() + opened("/job/warm"))
     tracemalloc.start()

@@ -110,22 +110,29 @@ class StraceReader:
         self._pending: OrderedDict[int, _Pending] = OrderedDict()
 
     def feed(self, data: bytes) -> Iterator[Event]:
-        start = 0
-        while (end := data.find(b"\n", start)) >= 0:
-            if self._head:
-                self._keep(data[start:end])
-                line, cut = self._take()
+        for line, cut in self.split(data):
+            yield from self.read(line, cut=cut)
+
+    def split(self, data: bytes) -> Iterator[tuple[bytes, bool]]:
+        """Yield the lines that are complete, each with whether it was too long and lost its middle."""
+        *lines, rest = data.split(b"\n")
+        for place, line in enumerate(lines):
+            if place == 0:
+                self._keep(line)
+                yield self._take()
             else:
-                line, cut = _shortened(data[start:end])
-            yield from self._line(line, cut=cut)
-            start = end + 1
-        self._keep(data[start:])
+                yield _shortened(line)
+        self._keep(rest)
+
+    def skip(self) -> None:
+        """Count a line that the caller has understood without `read`."""
+        self.lines += 1
 
     def finish(self) -> Iterator[Event]:
         """Yield the end of the trace: an unfinished last line, and the calls that never returned."""
         if self._head:
             line, cut = self._take()
-            yield from self._line(line, cut=cut)
+            yield from self.read(line, cut=cut)
         for pid in list(self._pending):
             yield from self._abandon(pid)
 
@@ -139,7 +146,8 @@ class StraceReader:
         self._head = self._tail = b""
         return line, cut
 
-    def _line(self, line: bytes, *, cut: bool) -> Iterator[Event]:
+    def read(self, line: bytes, *, cut: bool) -> Iterator[Event]:
+        """Yield the events of one line of `split`."""
         self.lines += 1
         events = self._read(line, cut=cut)
         if events is None:
@@ -148,10 +156,10 @@ class StraceReader:
             yield from events
 
     def _read(self, line: bytes, *, cut: bool) -> list[Event] | None:
-        prefix = _PREFIX.match(line)
-        if not prefix:
+        parts = split_line(line)
+        if parts is None:
             return None
-        pid, time, rest = int(prefix[1]), float(prefix[2]), line[prefix.end() :]
+        pid, time, rest = parts
         if rest.startswith(b"+++"):
             return self._end(time, pid, rest)
         if rest.startswith(b"---"):
@@ -198,6 +206,12 @@ class StraceReader:
         pending = self._pending.pop(pid, None)
         call = _call(pending.time, pid, pending.head + b") = ?", cut=False) if pending else None
         return [call] if call else []
+
+
+def split_line(line: bytes) -> tuple[int, float, bytes] | None:
+    """Return process, time and what happened, of a line with this form."""
+    prefix = _PREFIX.match(line)
+    return (int(prefix[1]), float(prefix[2]), line[prefix.end() :]) if prefix else None
 
 
 def _shortened(line: bytes) -> tuple[bytes, bool]:

@@ -36,6 +36,14 @@ def path_of(call: TracedCall, process: TracedProcess, index: int) -> str | None:
     return None if name is None else absolute(name, directory)
 
 
+def named_directory(call: TracedCall) -> str | None:
+    """Return the working directory that an openat shows, if nothing else than the line decides where its path is."""
+    directory = descriptor(argument(call, 0)) if call.name == "openat" else None
+    if directory is None or directory.number is not None or not (directory.path or b"").startswith(b"/"):
+        return None
+    return (directory.path or b"").decode("utf-8", "replace")
+
+
 def opened(call: TracedCall, process: TracedProcess) -> Iterator[FileEvent]:
     """Yield the use of open, openat, openat2 and creat."""
     index = 1 if call.name.startswith("openat") else 0
