@@ -5,6 +5,8 @@ import threading
 import time
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from workers.engines.sandbox.pumps import PipePump, TracePump, trace_fifo
 from workers.engines.tracing.strace import StraceReader, TracedCall
@@ -252,6 +254,62 @@ def test_an_attempt_that_both_saw_is_written_down_once():
     source = tracing()
     source.send(SETUP, COMMAND, seen.encode())
     assert source.end().count(b"execve") == 2, "one that only strace saw stays"
+
+
+class LineByLine(TracePump):
+    """Looks at each line, whatever the chunk holds."""
+
+    def _is_plain(self, data: bytes) -> bool:
+        return False
+
+
+LINES = st.sampled_from(
+    [
+        b'702   1795000000.000020 openat(AT_FDCWD, "/x", O_RDONLY) = 3\n', b"7020  1795000000.000021 +++ exited with 4 +++\n",
+        b'700   1795000000.000022 openat(AT_FDCWD, "/own", O_RDONLY) = 3\n', b"701   1795000000.000023 +++ exited with 3 +++\n",
+        b'701   1795000000.000024 openat(AT_FDCWD, "/init", O_RDONLY) = 3\n', b"702   1795000000.000025 +++ exited with 5 +++\n",
+        b"702   1795000000.000026 +++ killed by SIGSEGV +++\n", b"702   1795000000.000027 +++ exited with 5\n", b"\n",
+        b'702   1795000000.000028 openat(AT_FDCWD, "702   1795000000.000025 +++ exited with 9 +++", O_RDONLY) = 3\n',
+        answered(41, call="execve") + b"\n", answered(60) + b"\n",
+    ]
+)  # fmt: skip
+
+
+@given(
+    st.lists(LINES | st.sampled_from([answered(41, call="execve"), answered(30), b"pause"]), max_size=30),
+    st.integers(1, 300),
+    st.sampled_from([1 << 20, 900]),
+)
+def test_chunks_without_special_lines_are_passed_on_as_their_lines_would_be(parts, size, cap):
+    """What ends with a newline comes from strace, the rest is answered by the worker, or a pause."""
+    seen = []
+    for kind in (TracePump, LineByLine):
+        got, chunk = [], SETUP + COMMAND
+        pump = kind(os.open("/dev/null", os.O_RDONLY), got.append, cap, own_execs=2)
+        for part in parts:
+            if part.endswith(b"\n"):
+                chunk += part
+            else:
+                pump.take(chunk)
+                chunk = b""
+                pump.idle() if part == b"pause" else pump.answered(part)
+            while len(chunk) > size:
+                pump.take(chunk[:size])
+                chunk = chunk[size:]
+        pump.take(chunk)
+        os.close(pump.descriptor)
+        seen.append((b"".join(got), pump.total, pump.truncated, pump.exit_code, pump.killed_by))
+    assert seen[0] == seen[1]
+
+
+def test_a_chunk_of_plain_lines_is_not_split(monkeypatch):
+    got = []
+    pump = TracePump(os.open("/dev/null", os.O_RDONLY), got.append, 1 << 20, own_execs=2)
+    pump.take(SETUP + COMMAND)
+    monkeypatch.setattr(pump, "_is_own", None)
+    pump.take(COMMAND * 2)
+    os.close(pump.descriptor)
+    assert got == [COMMAND, COMMAND * 2]
 
 
 def wait_for(condition):

@@ -101,6 +101,9 @@ class TracePump(PipePump):
         self._rest = self._tail = b""  # of the line that is not complete
         self._answered: deque[bytes] = deque()
         self._call_keys: Counter[tuple[bytes, ...]] = Counter()
+        self._answered_names: frozenset[bytes] = frozenset()
+        self._own_marks: tuple[bytes, ...] = ()  # what begins a line of the sandbox's own processes
+        self._command_end: re.Pattern[bytes] | None = None
 
     @property
     def has_ended(self) -> bool:
@@ -114,16 +117,36 @@ class TracePump(PipePump):
             self.truncated = True  # the tracer was killed in the middle of a line
 
     def take(self, chunk: bytes) -> None:
-        first, *lines = chunk.split(b"\n")
+        first, newline, rest = chunk.partition(b"\n")
         self._keep(first)
-        if not lines:
+        if not newline:
             return
-        lines.insert(0, self._rest + self._tail)
+        first = self._rest + self._tail
         self._rest = self._tail = b""
-        self._keep(lines.pop())
+        whole, newline, last = rest.rpartition(b"\n")
+        self._keep(last)
+        data = b"\n".join((first, whole, b"")) if newline else first + b"\n"
+        if self._is_plain(data):
+            self._pass_on_data(data)
+            return
+        lines = data[:-1].split(b"\n")
         if self.command is None:
             lines = self._after_start(lines)
         self._add([line for line in lines if not self._is_own(line)])
+
+    def _is_plain(self, data: bytes) -> bool:
+        """Report whether all of these lines are the command's, none is its end, and none has to be merged.
+
+        That holds for nearly all of a busy job, whose lines are then not looked at one by one.
+        """
+        if (
+            self._command_end is None
+            or self._answered
+            or any(b" " + name + b"(" in data for name in self._answered_names)
+        ):
+            return False
+        text = b"\n" + data
+        return not any(mark in text for mark in self._own_marks) and not self._command_end.search(text)
 
     def _keep(self, part: bytes) -> None:
         """Add to the incomplete line; a line that is too long keeps its beginning and its last bytes."""
@@ -140,7 +163,9 @@ class TracePump(PipePump):
         """Add a line about a call before the worker answers it; from any thread."""
         if len(self._call_keys) > _MOST_ANSWERED:
             self._call_keys.clear()
-        self._call_keys[self._call_key(line)] += 1
+        key = self._call_key(line)
+        self._answered_names |= set(key[1:2])
+        self._call_keys[key] += 1
         self._answered.append(line)
 
     def _merged(self, lines: list[bytes]) -> list[bytes]:
@@ -184,7 +209,9 @@ class TracePump(PipePump):
         self._pass_on_lines(lines)
 
     def _pass_on_lines(self, lines: list[bytes]) -> None:
-        data = b"".join(line + b"\n" for line in lines)
+        self._pass_on_data(b"".join(line + b"\n" for line in lines))
+
+    def _pass_on_data(self, data: bytes) -> None:
         self.total += len(data)
         if self.truncated:
             return
@@ -202,6 +229,8 @@ class TracePump(PipePump):
                 self.own_pids.pop(match[1], None)
                 prefixes = [pid + b" " for pid in self.own_pids]
                 self.outer_prefix, self.inner_prefixes = (prefixes or [b" "])[0], tuple(prefixes[1:])
+                self._own_marks = tuple(b"\n" + prefix for prefix in prefixes)
+                self._command_end = re.compile(rb"\n" + match[1] + rb" +[\d.]+ \+\+\+ ")
                 return lines[index:]
             self.own_execs -= bool(match)
             self.own_pids[line.split(b" ", 1)[0]] = None
