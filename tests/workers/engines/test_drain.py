@@ -281,7 +281,7 @@ LINES = st.sampled_from(
     st.sampled_from([1 << 20, 900]),
 )
 def test_chunks_without_special_lines_are_passed_on_as_their_lines_would_be(parts, size, cap):
-    """What ends with a newline comes from strace, the rest is answered by the worker, or a pause."""
+    """Parts with a newline come from strace, the others are answered by the worker, or are a pause."""
     seen = []
     for kind in (TracePump, LineByLine):
         got, chunk = [], SETUP + COMMAND

@@ -18,6 +18,7 @@ _LONGEST_LINE = _CHUNK  # at least: a line within one chunk is not measured
 _TAIL = 512  # bytes of the end of a longer line, which has the result of the call
 _BEGINNING = 4096
 _IDLE_MS = 50
+_GATHER_SECONDS, _GATHERED = 0.02, 64 << 10  # a chunk below this size is followed by a pause
 _MOST_ANSWERED = 1024
 _F_SETPIPE_SZ = 1031
 
@@ -43,6 +44,7 @@ class PipePump(threading.Thread):
                     self.idle()
                 elif chunk := os.read(self.descriptor, _CHUNK):
                     self.take(chunk)
+                    self.gather(len(chunk))
                 else:
                     break
         except Exception as error:  # noqa: BLE001  # a bug here must end the job, not hang it
@@ -52,6 +54,9 @@ class PipePump(threading.Thread):
 
     def idle(self) -> None:
         """Handle a pause in which no data came."""
+
+    def gather(self, size: int) -> None:
+        """Let more data come after a chunk of this size."""
 
     def take(self, chunk: bytes) -> None:
         self.total += len(chunk)
@@ -98,6 +103,7 @@ class TracePump(PipePump):
         self.command: bytes | None = None  # the pid of the command, once it was started
         self.exit_code: int | None = None
         self.killed_by: str | None = None
+        self._hurried = threading.Event()
         self._rest = self._tail = b""  # of the line that is not complete
         self._answered: deque[bytes] = deque()
         self._call_keys: Counter[tuple[bytes, ...]] = Counter()
@@ -153,6 +159,15 @@ class TracePump(PipePump):
         room = _LONGEST_LINE - len(self._rest)
         self._rest += part[:room]
         self._tail = (self._tail + part[room:])[-_TAIL:]
+
+    def gather(self, size: int) -> None:
+        """Pause after a small chunk: strace writes each line by itself, and would wake this thread for each."""
+        if size < _GATHERED:
+            self._hurried.wait(_GATHER_SECONDS)
+
+    def hurry(self) -> None:
+        """Pause no more: the job ends."""
+        self._hurried.set()
 
     def idle(self) -> None:
         """Add the answered calls: strace has written all that happened so far."""

@@ -120,6 +120,7 @@ class SandboxRun:
 
     def _shut_down(self, top: subprocess.Popen[bytes]) -> Observation:
         """End the processes, then what serves them, then their resources: each step waits for the one before."""
+        self.lines.hurry()
         all_ended = self._end_processes(top)
         self.monitor.stop()
         os.close(self.hold)
