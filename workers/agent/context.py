@@ -13,6 +13,7 @@ from workers.agent.result_delivery import ResultDelivery
 from workers.agent.result_spool import ResultSpool
 from workers.agent.workspace import WorkFolder
 from workers.engines.contract import Engine, RunLimits
+from workers.report.trace_reader import TraceReaders
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ class WorkerContext:
     folder: WorkFolder
     spool: ResultSpool
     delivery: ResultDelivery
+    trace_readers: TraceReaders
     limits: RunLimits = field(default_factory=RunLimits)
     failures: OwnFailures = field(default_factory=OwnFailures)
 

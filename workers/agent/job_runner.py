@@ -136,9 +136,7 @@ class JobRunner:
             self._submit_result(self._run_steps(self._job.steps, workspace), b"")
         elif self._job.execution is not None:
             spec = replace(self._run_spec(workspace), argv=self._job.execution.command)
-            recorder, result = self._execute(spec)
-            check_outcome(result, spec)
-            self._submit_run(*recorder.payload(result), result.exit_code)
+            self._submit_run(*self._execute(spec))
 
     def _report_end(self, end: JobFailed | JobReleased | JobStopped) -> None:
         """Send the final message. The cause of the stop decides it, whatever the job returned."""
@@ -213,18 +211,23 @@ class JobRunner:
             self._context.folder.remove_workspace(self._workspace)
             self._context.engine.reset(self._slot)
 
-    def _execute(self, spec: RunSpec) -> tuple[RunRecorder, RunResult]:
+    def _execute(self, spec: RunSpec) -> tuple[bytes, dict[str, int], int | None]:
+        """Run the command. Returns the payload of its run, the counts in it, and the exit code."""
         failpoint("worker.exec.before")
         self._raise_if_stopped()
-        recorder = RunRecorder(self._context.worker_id, self._job, spec, self._context.engine)
-        shipper = self._start_shipper(0, None)
-        try:
-            result = self._run_engine(spec, recorder.feed, shipper)
-        finally:
-            self._trimmer.flush()
-            shipper.close(within=self._flush_seconds())
-        self._raise_if_stopped()
-        return recorder, result
+        context = self._context
+        expected = spec.egress.allow if spec.egress else ()
+        with context.trace_readers.reading(self._slot, context.engine.mount_points(spec), expected=expected) as reader:
+            recorder = RunRecorder(context.worker_id, self._job, spec, reader)
+            shipper = self._start_shipper(0, None)
+            try:
+                result = self._run_engine(spec, recorder.feed, shipper)
+            finally:
+                self._trimmer.flush()
+                shipper.close(within=self._flush_seconds())
+            self._raise_if_stopped()
+            check_outcome(result, spec)
+            return *recorder.payload(result), result.exit_code
 
     def _run_steps(self, steps: StepsPayload, workspace: Path) -> dict[str, Any]:
         """Run the steps in one workspace, home and /tmp. Returns the final result."""

@@ -2,33 +2,40 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
+from collections.abc import Iterator
 from typing import Any
 
 from workers.agent.http.wire import JobPayload
 from workers.agent.outcomes import JobFailed
-from workers.engines.contract import Engine, RunResult, RunSpec
+from workers.engines.contract import RunResult, RunSpec
 from workers.report.payload import encoded, sealed
-from workers.report.report import RunReport
+from workers.report.trace_reader import TraceReader, TraceReaderFailed
+
+logger = logging.getLogger(__name__)
 
 
 class RunRecorder:
-    """Records one run. `feed` is called from the engine's thread, `payload` once, after it."""
+    """Records one run. `feed` is called from the engine's thread, `payload` once, after it. Both raise JobFailed."""
 
-    def __init__(self, worker_id: str, job: JobPayload, spec: RunSpec, engine: Engine) -> None:
+    def __init__(self, worker_id: str, job: JobPayload, spec: RunSpec, reader: TraceReader) -> None:
         self._worker_id = worker_id
         assert job.source is not None  # noqa: S101 only jobs that have both have a run
         assert job.execution is not None  # noqa: S101 likewise
         self._job, self._source, self._execution = job, job.source, job.execution
         self._spec = spec
-        self._report = RunReport(engine.mount_points(spec), expected=spec.egress.allow if spec.egress else ())
+        self._reader = reader
 
     def feed(self, lines: bytes) -> None:
-        self._report.feed(lines)
+        with _failing_the_job():
+            self._reader.feed(lines)
 
     def payload(self, result: RunResult) -> tuple[bytes, dict[str, int]]:
         """Return the body for ingest, the same bytes for every attempt, and its counts."""
-        body = self._report.payload(metadata=self._metadata(), result=result, spec=self._spec)
-        return encoded(body), _numbers(body)
+        with _failing_the_job():
+            body, counts = self._reader.payload(metadata=self._metadata(), result=result, spec=self._spec)
+        return body, _numbers(counts)
 
     def _metadata(self) -> dict[str, Any]:
         job, source = self._job, self._source
@@ -49,6 +56,16 @@ class RunRecorder:
         }
 
 
+@contextlib.contextmanager
+def _failing_the_job() -> Iterator[None]:
+    """Without the process that reads the trace there is no report, and without a report a run has no result."""
+    try:
+        yield
+    except TraceReaderFailed as error:
+        logger.error("trace reader failed error=%r", str(error))  # noqa: TRY400  # its own traceback is on stderr
+        raise JobFailed("worker_error", "The process that read the trace of the command has failed.") from error
+
+
 def rewrite_run_for_retry(
     run: dict[str, Any], job: JobPayload, worker_id: str
 ) -> tuple[bytes, dict[str, int], int | None]:
@@ -60,10 +77,10 @@ def rewrite_run_for_retry(
     try:
         metadata = {**run["metadata"], "job_id": job.job_id, "worker_id": worker_id, "retry_of_job_id": job.retry_of}
         kept = {name: value for name, value in run.items() if name != "payload_sha256"}
-        return encoded(sealed({**kept, "metadata": metadata})), _numbers(run), run["outcome"]["exit_code"]
+        return encoded(sealed({**kept, "metadata": metadata})), _numbers(run["counts"]), run["outcome"]["exit_code"]
     except (KeyError, TypeError, AttributeError):
         raise JobFailed("upload_rejected", "The stored payload of the failed attempt is not a run.") from None
 
 
-def _numbers(run: dict[str, Any]) -> dict[str, int]:
-    return {name: number for name, number in run["counts"].items() if isinstance(number, int)}
+def _numbers(counts: dict[str, Any]) -> dict[str, int]:
+    return {name: number for name, number in counts.items() if isinstance(number, int)}

@@ -40,6 +40,7 @@ from workers.agent.slots import WorkerSlots
 from workers.agent.upload import IngestClient, ingest_origin
 from workers.agent.workspace import WorkFolder
 from workers.engines.contract import Engine, EngineCapabilities, EngineUnavailable, Isolation, RunLimits
+from workers.report.trace_reader import TraceReaders
 
 logger = logging.getLogger(__name__)
 
@@ -177,6 +178,7 @@ class WorkerProcess:
             folder=folder,
             spool=delivery.spool,
             delivery=delivery,
+            trace_readers=stack.enter_context(contextlib.closing(TraceReaders())),
             limits=self._options.limits,
         )
 

@@ -1,4 +1,4 @@
-"""Remembers what a line of a trace meant, so that the same call is counted and not parsed when it comes again.
+"""Remembers the meaning of a line of a trace, so that the same call is counted and not parsed when it comes again.
 
 Compilers and package managers open the same files over and over: four of five lines of a compile repeat the text of an
 earlier one. Only openat relative to a working directory that strace shows is remembered. What such a line means depends
@@ -23,7 +23,7 @@ Findings = tuple[tuple[FindingRule, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class RepeatedCall:
-    """What a call meant. `event` is None if it used no file; then there is no aggregate either."""
+    """Holds the meaning of a call. `event` is None if it used no file; then there is no aggregate either."""
 
     directory: str  # the working directory of its process
     is_denied: bool

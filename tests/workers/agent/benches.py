@@ -24,6 +24,7 @@ from workers.agent.result_spool import ResultSpool
 from workers.agent.upload import IngestClient
 from workers.agent.workspace import WorkFolder
 from workers.engines.contract import Engine
+from workers.report.trace_reader import TraceReaders
 
 STORED = Answer(201, {"run_id": "run_1", "created": True})
 
@@ -53,7 +54,8 @@ def a_bench(
         "delivery": ResultDelivery(client, IngestClient(transport), spool, upload_seconds=60),
     }
     try:
-        yield WorkerContext(**(values | changes))
+        with contextlib.closing(TraceReaders()) as readers:
+            yield WorkerContext(**({"trace_readers": readers} | values | changes))
     finally:
         heartbeat.close()
         window.close()

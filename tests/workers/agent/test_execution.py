@@ -6,6 +6,7 @@ import base64
 import json
 import logging
 import os
+import signal
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -18,6 +19,7 @@ from tests.workers.agent.benches import STORED, a_bench, a_run, running
 from tests.workers.agent.conftest import LEASE_ID, TOKEN
 from tests.workers.agent.repositories import Repository
 from tests.workers.agent.scripted import Answer, ScriptedServer, hang_up, problem, stale, wait_until
+from tests.workers.traced import RECORDED
 from workers.agent import job_runner
 from workers.agent.checkout import Checkout
 from workers.agent.context import WorkerContext
@@ -25,6 +27,7 @@ from workers.agent.http.client import OrchestratorClient
 from workers.agent.readiness import OwnFailures
 from workers.engines.contract import RunResult
 from workers.engines.null import FLAG, NullEngine
+from workers.report.trace_reader import ReaderProcess
 
 CANCEL = Answer(200, {"cancel_requested": True, "cancel_reason": "requested", "cancel_deadline_seconds": 30})
 FINAL = ("complete", "fail", "release", "acknowledge-cancel")
@@ -524,6 +527,30 @@ RUN = {
     "outcome": {"kind": "exited", "exit_code": 5},
     "counts": {"files_accessed": 3},
 }
+
+
+@pytest.mark.parametrize("message", [b"T", b"E"], ids=["while the command runs", "at its end"])
+def test_the_death_of_the_process_that_reads_the_trace_fails_the_job_and_not_the_next_one(
+    bench: WorkerContext, server: ScriptedServer, commit: str, monkeypatch: pytest.MonkeyPatch, message: bytes
+) -> None:
+    send = ReaderProcess.send
+
+    def die(process: ReaderProcess, kind: bytes, data: bytes) -> None:
+        if kind == message:
+            os.kill(process.pid, signal.SIGKILL)
+            process._process.wait()
+        send(process, kind, data)
+
+    trace = f"trace={RECORDED / 'git.strace'}"
+    with monkeypatch.context() as patched:
+        patched.setattr(ReaderProcess, "send", die)
+        a_run(bench, commit, trace, "exit=0").run()
+    ((call, body),) = finals(server)
+    assert (call, body["result"]["reason"]) == ("fail", "worker_error")
+    assert body["result"]["message"] == "The process that read the trace of the command has failed."
+    assert left(bench) == []
+    a_run(bench, commit, trace, "exit=0").run()
+    assert [call for call, _ in finals(server)] == ["fail", "complete"]
 
 
 def test_a_run_that_could_not_be_uploaded_is_sent_again_and_nothing_is_executed(

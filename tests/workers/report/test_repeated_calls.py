@@ -73,7 +73,7 @@ def both(*parts: bytes) -> tuple[bytes, bytes]:
 
 @pytest.fixture(autouse=True)
 def small_caps(monkeypatch):
-    """What is kept, forgotten and left out is reached by short traces, too."""
+    """Short traces reach the caps, too."""
     monkeypatch.setattr(aggregates, "FILES_KEPT", 2)
     monkeypatch.setattr(aggregates, "DETAILS_KEPT", 2)
     monkeypatch.setattr(processes, "MAX_RECORDS", 4)
