@@ -92,6 +92,7 @@ def aims(found: dict[str, Any]) -> Iterator[Row]:
     cost = found.get("core_cost") or {}
     words = f"lifecycles/s ÷ those of {cost.get('baseline', 'the commit before evidence')}, in turns"
     yield at_least(cost, "ratio", words, 0.97)
+    yield from _worker_aims(found)
     limits, killed = (found.get(name) or {} for name in ("limits", "killed"))
     yield at_most(found, "limits_exceeded", f"limits exceeded, 64 workers, {limits.get('claims', 0):,} claims", 0)
     yield at_most(killed, "lost", "lost jobs after kill -9 of the server under load", 0)
@@ -146,6 +147,14 @@ def _evidence_aims(found: dict[str, Any]) -> Iterator[Row]:
     yield at_least(found, "verify_vs_hashing", "lines of a bundle verified/s ÷ only parsed and hashed once", 0.4)
     yield at_least(found, "replay_match", "share of 200 replays by the worker that match", 1.0)
     yield at_least(found, "replay_verify_vs_hashing", "records of replays confirmed/s ÷ only parsed and hashed", 0.5)
+
+
+def _worker_aims(found: dict[str, Any]) -> Iterator[Row]:
+    others = (found.get("end_of_job") or {}).get("others", 0)
+    yield below(found, "end_of_job_ms", f"the worker's Python at the end of a job beside {others:,} processes, ms", 5)
+    yield at_most(found, "traced_vs_bare", "all CPU of a traced compile ÷ bare", 1.8)
+    yield at_most(found, "untraced_vs_bare", "all CPU of a compile with `trace: none` ÷ bare", 1.1)
+    yield at_most(found, "trace_python", "Python for the trace of a compile ÷ CPU of the bare compile", 0.25)
 
 
 def _lifecycles(found: dict[str, Any]) -> Iterator[Row]:

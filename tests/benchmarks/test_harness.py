@@ -80,6 +80,9 @@ AIMED = {
     "replay_match": 1.0,
     "replay_verify_vs_hashing": 0.49,
     "core_cost": {"baseline": "14da870", "ratio": 0.97},
+    "end_of_job_ms": 4.9,
+    "traced_vs_bare": 1.81,
+    "trace_python": 0.25,
     "limits_exceeded": 0,
     "deadlocks": 1,
     "audit": ["I1: …"],
@@ -105,6 +108,7 @@ def test_an_aim_is_met_or_not_by_what_was_measured():
         *(False, True),  # audit bundles: memory, lines verified
         *(True, False),  # replays: those that match, records confirmed
         True,  # the commit before
+        *(True, False, None, True),  # the worker: end of a job, traced compile, the trace's Python; untraced is missing
         *(True, None, False, False),  # limits, lost jobs, deadlocks, audit
     ]
 
