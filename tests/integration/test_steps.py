@@ -152,7 +152,7 @@ def test_the_time_limit_is_reported_although_another_worker_of_the_machine_runs_
     wait_until(lambda: processes_with(mark))
     (uid,) = {Path(f"/proc/{pid}").stat().st_uid for pid in processes_with(mark)} - {0}
     os.chown(place, uid, uid)
-    lone_worker = ["-m", "tests.workers.engines.lone_worker", "bubblewrap", str(uid), str(place), "true"]
+    lone_worker = ["-m", "tests.workers.engines.lone_worker", "bubblewrap", str(uid), str(place), "full", "true"]
     other = subprocess.run(
         ["unshare", "--net", sys.executable, *lone_worker], cwd=ROOT, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )  # fmt: skip

@@ -29,7 +29,15 @@ from workers.agent.result_spool import SpoolEntry
 from workers.agent.run_recorder import RunRecorder, rewrite_run_for_retry
 from workers.agent.sanitize import counted, one_line
 from workers.agent.steps import StepTracker
-from workers.engines.contract import EgressPolicy, EngineUnavailable, RunResult, RunSpec, SandboxFailed, StopSignal
+from workers.engines.contract import (
+    EgressPolicy,
+    EngineUnavailable,
+    RunResult,
+    RunSpec,
+    SandboxFailed,
+    StopSignal,
+    TraceLevel,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -232,7 +240,9 @@ class JobRunner:
     def _run_steps(self, steps: StepsPayload, workspace: Path) -> dict[str, Any]:
         """Run the steps in one workspace, home and /tmp. Returns the final result."""
         failpoint("worker.exec.before")
-        first = replace(self._run_spec(workspace), environment=steps.environment, keeps_home=True)
+        first = replace(
+            self._run_spec(workspace), environment=steps.environment, keeps_home=True, trace=TraceLevel.NONE
+        )
         shippers: list[LogShipper] = []
         caches = JobCaches(self._client, self._context.engine, first, self._stop, steps.caches)
         caches.restore_all()

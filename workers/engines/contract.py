@@ -62,6 +62,14 @@ class SandboxFailed(Exception):
     """The sandbox was started and failed (`sandbox_apply_failed`). `str()` is its error output, sanitized."""
 
 
+class TraceLevel(enum.StrEnum):
+    """Levels of what is traced of a command, least first."""
+
+    NONE = "none"  # no tracer runs
+    NETWORK = "network"  # processes and network; no files
+    FULL = "full"
+
+
 @dataclass(frozen=True)
 class RunLimits:
     """The limits of one job. An engine that cannot enforce one of them names it in `EngineCapabilities.soft`."""
@@ -113,6 +121,7 @@ class RunSpec:
     environment: dict[str, str] = field(default_factory=dict)
     egress: EgressPolicy | None = None  # None: no network but loopback
     allow_exec: bool = True
+    trace: TraceLevel = TraceLevel.FULL
     grace_seconds: float = 2.0  # between SIGTERM and SIGKILL
     limits: RunLimits = RunLimits()
 
@@ -266,8 +275,9 @@ class Engine(Protocol):
         Args:
             spec: The command and its limits.
             output: Receives stdout and stderr, merged, as they come, all of it.
-            trace: Receives the raw strace lines, whole lines with their newline, up to the limit. Both sinks are called
-                from one thread at a time, and must not block long.
+            trace: Receives the raw strace lines, whole lines with their newline, up to the limit. Where nothing
+                is traced it is called once, with nothing, when the command starts. Both sinks are called from one
+                thread at a time, and must not block long.
             stop: Ends the command early.
 
         Raises:

@@ -36,6 +36,7 @@ from workers.engines.contract import (
     SandboxFailed,
     Sink,
     StopSignal,
+    TraceLevel,
 )
 
 FLAG = "RUNTIME_ORCHESTRATOR_TEST"
@@ -60,6 +61,7 @@ class _Execution:
     trace: Sink
     stop: StopSignal
     deadline: float
+    has_started: bool = False
     ignores_term: bool = False
     printed: int = 0
     traced: int = 0
@@ -68,6 +70,10 @@ class _Execution:
 
     def execute(self, word: str) -> None:
         name, _, value = word.partition("=")
+        if not self.has_started and name not in ("unavailable", "sandbox-failed"):
+            self.has_started = True
+            if self.spec.trace is TraceLevel.NONE:
+                self.trace(b"")
         getattr(self, _WORDS[name])(value)
 
     def unavailable(self, _: str) -> None:
@@ -88,7 +94,7 @@ class _Execution:
         for line in Path(value).read_bytes().splitlines(keepends=True):
             fits = self.traced + len(line) <= self.spec.limits.trace_bytes
             self.traced += len(line)
-            if fits:
+            if fits and self.spec.trace is not TraceLevel.NONE:
                 self.trace(line)
 
     def note_network(self, value: str) -> None:

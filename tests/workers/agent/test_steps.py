@@ -26,7 +26,7 @@ from workers.agent.http import wire
 from workers.agent.http.client import OrchestratorClient
 from workers.agent.http.wire import PatternPayload
 from workers.agent.job_runner import JobRunner
-from workers.engines.contract import RunResult, RunSpec
+from workers.engines.contract import RunResult, RunSpec, TraceLevel
 from workers.engines.null import FLAG, NullEngine
 
 CANCEL = Answer(200, {"cancel_requested": True, "cancel_reason": "requested", "cancel_deadline_seconds": 30})
@@ -180,6 +180,33 @@ def test_a_second_signal_fails_what_runs(bench: WorkerContext, server: ScriptedS
         wait_until(lambda: server.received("logs"))
         run.abandon()
     assert last(server)[1]["reason"] == "worker_shutdown"
+
+
+def test_a_silent_step_that_runs_is_not_given_back(bench: WorkerContext, server: ScriptedServer) -> None:
+    """Nothing is traced, so that its start is all that the worker learns of it."""
+    run = a_run(bench, "null sleep=30")
+    with running(run):
+        wait_until(lambda: run._command_started)
+        run.abandon()
+    assert finals(server) == [("fail", finals(server)[0][1])]
+    assert last(server)[1]["reason"] == "worker_shutdown"
+
+
+def test_steps_run_without_a_trace(
+    bench: WorkerContext, server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody reads it."""
+    specs: list[RunSpec] = []
+    run = bench.engine.run
+
+    def spy(spec: RunSpec, **given: Any) -> RunResult:
+        specs.append(spec)
+        return run(spec, **given)
+
+    monkeypatch.setattr(bench.engine, "run", spy)
+    a_run(bench, "null print=on", "null exit=0").run()
+    assert [spec.trace for spec in specs] == [TraceLevel.NONE] * 2
+    assert last(server)[1]["status"] == "succeeded"
 
 
 def test_a_lost_lease_is_not_spoken_for(bench: WorkerContext, server: ScriptedServer) -> None:

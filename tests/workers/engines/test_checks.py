@@ -128,7 +128,7 @@ def test_the_read_only_root_is_missed(bubblewrap, monkeypatch):
 def test_the_empty_environment_is_missed(bubblewrap, monkeypatch):
     unprotect_init(monkeypatch, "dumpable", "landlock")
     traced = command.with_strace
-    monkeypatch.setattr(command, "with_strace", lambda fifo: ["/usr/bin/env", "SECRET=x", *traced(fifo)])
+    monkeypatch.setattr(command, "with_strace", lambda *given: ["/usr/bin/env", "SECRET=x", *traced(*given)])
     assert "the environment of pid 1 is readable" in missing(bubblewrap)
 
 

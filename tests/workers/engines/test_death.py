@@ -14,7 +14,7 @@ import pytest
 
 from tests.workers.engines.conftest import FIRST_UID, Bench
 from workers.engines import engine_named
-from workers.engines.contract import EngineUnavailable, StopSignal
+from workers.engines.contract import EngineUnavailable, StopSignal, TraceLevel
 from workers.engines.limits.cgroups import FAMILY, ControlGroup
 from workers.engines.sandbox import processes
 
@@ -33,7 +33,7 @@ sysread $reader, my $byte, 1 for 1 .. 4;
 waitpid $left, 0; waitpid $stopped, 2;
 $| = 1; print "settled\n"; stay();
 """
-LEAST = 7  # processes that the payload alone has
+LEAST = 6  # processes that the payload alone has
 
 
 def alive(known):
@@ -67,12 +67,20 @@ def wait_for(pipe, word, seconds=20):
             text += os.read(pipe.fileno(), 4096)
 
 
-@pytest.fixture
-def lone_worker(bench):
+@pytest.fixture(params=[TraceLevel.FULL, TraceLevel.NONE])
+def lone_worker(request, bench):
     """Start a worker process with a job that has started all its processes; yield it and these."""
     place = bench.place()
     root = Path(__file__).parents[3]
-    command = [sys.executable, "-m", "tests.workers.engines.lone_worker", bench.engine.name, str(FIRST_UID), str(place)]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.workers.engines.lone_worker",
+        bench.engine.name,
+        str(FIRST_UID),
+        str(place),
+        request.param,
+    ]
     worker = subprocess.Popen(
         [*command, "/usr/bin/perl", "-e", STAY], cwd=root, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL
     )
@@ -160,12 +168,12 @@ def test_a_stopped_worker_that_is_killed_takes_all_with_it(lone_worker):
     assert all_dead(known), names(known)
 
 
-def start(bench, stop):
+def start(bench, stop, trace=TraceLevel.FULL):
     """Run the payload in a thread. Returns the thread, its result to come, and the reaper with all below it.
 
     Other processes below us come and go: the supervisor of PostgreSQL may be a child of ours.
     """
-    spec = bench.spec("/usr/bin/perl", "-e", STAY, timeout_seconds=60)
+    spec = bench.spec("/usr/bin/perl", "-e", STAY, timeout_seconds=60, trace=trace)
     settled, ends = threading.Event(), []
 
     def run():
@@ -196,16 +204,19 @@ VICTIMS = {
     "reaper": lambda known: known[0],
 }
 TABLE = [
-    ("bubblewrap", "reaper"),
-    ("bubblewrap", "tracer"), ("bubblewrap", "outer_bwrap"), ("bubblewrap", "first_inside"), ("restricted", "tracer"),
-    pytest.param("restricted", "reaper", marks=pytest.mark.root),  # for others no process is left that knows them all
+    ("bubblewrap", "reaper", "full"), ("bubblewrap", "reaper", "none"), ("bubblewrap", "tracer", "full"),
+    ("bubblewrap", "outer_bwrap", "full"), ("bubblewrap", "outer_bwrap", "none"),
+    ("bubblewrap", "first_inside", "full"), ("bubblewrap", "first_inside", "none"), ("restricted", "tracer", "full"),
+    # For others than root no process is left that knows them all.
+    pytest.param("restricted", "reaper", "full", marks=pytest.mark.root),
+    pytest.param("restricted", "reaper", "none", marks=pytest.mark.root),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "victim"), TABLE)
-def test_nobody_survives_the_death_of_a_part_of_the_sandbox(engines, base, name, victim):
+@pytest.mark.parametrize(("name", "victim", "trace"), TABLE)
+def test_nobody_survives_the_death_of_a_part_of_the_sandbox(engines, base, name, victim, trace):
     with contextlib.closing(Bench(engines[name], base)) as bench:
-        thread, ends, known = start(bench, StopSignal())
+        thread, ends, known = start(bench, StopSignal(), TraceLevel(trace))
         processes.send(VICTIMS[victim](known), signal.SIGKILL)
         thread.join(10)
         assert not thread.is_alive()
@@ -233,12 +244,13 @@ def test_a_storm_of_signals_does_not_keep_it_alive(bench):
     assert time.monotonic() - started < 18
 
 
-def test_a_worker_that_died_while_it_started_a_sandbox_leaves_none(bench):
+@pytest.mark.parametrize("trace", ["full", "none"])
+def test_a_worker_that_died_while_it_started_a_sandbox_leaves_none(bench, trace):
     """Killed at random times: among the programs, in bwrap, in the launcher."""
     for hundredths in (0, 1, 3, 6):
         place = bench.place()
         root = Path(__file__).parents[3]
-        arguments = [bench.engine.name, str(FIRST_UID), str(place), "sleep", "47"]
+        arguments = [bench.engine.name, str(FIRST_UID), str(place), trace, "sleep", "47"]
         worker = subprocess.Popen(
             [sys.executable, "-m", "tests.workers.engines.lone_worker", *arguments], cwd=root, stdin=subprocess.DEVNULL
         )

@@ -22,7 +22,7 @@ CONTAINER = ["unshare", "--net", "--pid", "--fork", "--kill-child", "--mount-pro
 @contextlib.contextmanager
 def worker_in_container(bench, script):
     """Run one command by an engine with the uids of this test, in a container that shares the control groups."""
-    module = ["-m", "tests.workers.engines.lone_worker", bench.engine.name, str(FIRST_UID), str(bench.place())]
+    module = ["-m", "tests.workers.engines.lone_worker", bench.engine.name, str(FIRST_UID), str(bench.place()), "full"]
     worker = subprocess.Popen(
         [*CONTAINER, sys.executable, *module, "sh", "-c", script],
         cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE,

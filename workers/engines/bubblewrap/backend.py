@@ -38,7 +38,7 @@ class BubblewrapBackend(SandboxBackend):
     own_execs = 2  # bwrap, the launcher
     layers: tuple[str, ...] = (
         *(f"{name}_namespace" for name in NAMESPACES), "mount_namespace", "no_new_privileges", "no_capabilities",
-        "seccomp", "tracer_outside",
+        "seccomp",
     )  # fmt: skip
 
     def __init__(
@@ -169,7 +169,8 @@ class BubblewrapBackend(SandboxBackend):
         if self.init is not None:
             self._wait_for_init()
             os.close(self.init)
-        return self.status.get("exit-code")
+        code = self.status.get("exit-code")
+        return code if code is None or code <= 128 else 128 - code
 
     def _wait_for_init(self) -> None:
         """Wait for the end of pid 1. A reaper that was killed ends before the processes below it."""

@@ -17,7 +17,7 @@ import subprocess
 
 from workers.engines.bubblewrap import backend
 from workers.engines.bubblewrap.backend import BubblewrapBackend
-from workers.engines.contract import Isolation, MountPoints, RunSpec
+from workers.engines.contract import Isolation, MountPoints, RunSpec, TraceLevel
 from workers.engines.sandbox import command as sandbox_command
 from workers.engines.sandbox import self_test
 from workers.engines.sandbox.engine import SandboxEngine
@@ -32,6 +32,7 @@ class BubblewrapEngine(SandboxEngine):
     offered = frozenset({"linux", "ptrace", "namespaces", "egress", "exec_control"})
     own_processes = 3  # strace, bwrap outside, and pid 1 inside
     has_init = True
+    programs = ("bwrap",)
 
     def mount_points(self, spec: RunSpec) -> MountPoints:  # noqa: ARG002  # the same for all
         return MountPoints(backend.WORKSPACE, backend.HOME)
@@ -46,7 +47,7 @@ class BubblewrapEngine(SandboxEngine):
         return found
 
     def backend(self, environment: RunEnvironment) -> BubblewrapBackend:
-        version = sandbox_command.versions("bwrap")
+        version = self.version(environment.spec)
         return BubblewrapBackend(
             environment, version=version, abi=self.abi, read_only=self.read_only, cpu=_processor(environment.spec)
         )
@@ -66,8 +67,8 @@ def _help() -> str:
 
 
 def _processor(spec: RunSpec) -> int | None:
-    """Return the one processor for tracer and traced, or None if the job may use more than one."""
-    if spec.limits.cpu_percent > 100:
+    """Return the one processor for tracer and traced, or None if there is no tracer or the job may use more."""
+    if spec.limits.cpu_percent > 100 or spec.trace is TraceLevel.NONE:
         return None
     usable = sorted(os.sched_getaffinity(0))
     return usable[spec.slot % len(usable)]

@@ -22,11 +22,12 @@ _OWN_TASKS = 8  # reaper, strace, and the threads that serve a run: they start a
 class RestrictedBackend(SandboxBackend):
     """Runs the launcher without namespaces.
 
-    The reaper is the first process of the sandbox and outside of its restrictions; the tracer is its only child.
+    The reaper is the first process of the sandbox and outside of its restrictions. The tracer is its only child, or the
+    command itself where nothing is traced.
     """
 
     own_execs = 1  # the launcher
-    layers: tuple[str, ...] = ("landlock", "no_new_privileges", "no_capabilities", "seccomp", "tracer_outside")
+    layers: tuple[str, ...] = ("landlock", "no_new_privileges", "no_capabilities", "seccomp")
 
     def __init__(self, environment: RunEnvironment, *, version: str, abi: int, read_only: tuple[str, ...] = ()) -> None:
         super().__init__(environment, version=version, abi=abi, read_only=read_only)
@@ -67,8 +68,9 @@ class RestrictedBackend(SandboxBackend):
         self.top = top.pid
 
     def is_ready(self) -> bool:
-        self.tracers = {process.pid for process in processes.all_processes() if process.parent == self.top}
-        return bool(self.tracers)
+        children = {process.pid for process in processes.all_processes() if process.parent == self.top}
+        self.tracers = children if self.is_traced else set()
+        return bool(children)
 
     def members(self) -> list[HostProcess]:
         return [process for process in processes.descendants(self.top) if process.pid not in self.tracers]
@@ -81,5 +83,4 @@ class RestrictedBackend(SandboxBackend):
         self.kill()
         if self.fake_sockets:
             self.fake_sockets.close()
-        code = top.returncode
-        return code if code >= 0 else 128 - code
+        return top.returncode

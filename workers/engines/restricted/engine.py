@@ -64,6 +64,5 @@ class RestrictedEngine(SandboxEngine):
         return found
 
     def backend(self, environment: RunEnvironment) -> RestrictedBackend:
-        return RestrictedBackend(
-            environment, version=sandbox_command.versions(), abi=self.abi, read_only=self.read_only
-        )
+        version = self.version(environment.spec)
+        return RestrictedBackend(environment, version=version, abi=self.abi, read_only=self.read_only)

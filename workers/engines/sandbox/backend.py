@@ -6,6 +6,7 @@ import abc
 import subprocess
 from pathlib import Path
 
+from workers.engines.contract import TraceLevel
 from workers.engines.network.egress import EgressProxy
 from workers.engines.sandbox import command
 from workers.engines.sandbox.launcher import Launcher, LaunchSpec
@@ -36,6 +37,8 @@ class SandboxBackend(abc.ABC):
         self.layers += ("uid_of_its_own",) if environment.uid is not None else ()
         self.layers += ("egress_proxy",) if environment.spec.egress else ("no_network",)
         self.layers += () if environment.spec.allow_exec else ("one_program",)
+        self.is_traced = environment.spec.trace is not TraceLevel.NONE
+        self.layers += ("tracer_outside",) if self.is_traced else ()
 
     @abc.abstractmethod
     def launch_spec(self) -> LaunchSpec:
@@ -49,7 +52,7 @@ class SandboxBackend(abc.ABC):
             *command.with_cgroup(environment.group.entrances() if environment.group else ()),
             *command.with_limits(environment.spec.limits),
             *command.drop_privileges(environment.uid),
-            *command.with_strace(fifo),
+            *command.with_strace(fifo, environment.spec.trace),
             *self.wrapper(passed),
             *launcher.command,
         ]
@@ -81,4 +84,8 @@ class SandboxBackend(abc.ABC):
 
     @abc.abstractmethod
     def close(self, top: subprocess.Popen[bytes]) -> int | None:
-        """Release everything, after the last process has ended. Returns the exit code as a shell does, if any."""
+        """Release everything, after the last process has ended.
+
+        Returns:
+            The end of the command as far as it is known: its exit code, or the negative number of the signal.
+        """

@@ -1,7 +1,7 @@
 """The programs in front of a job: join its control group, set limits, change the uid, and trace.
 
 The format of the trace. strace writes one record per line, `PID SECONDS.MICROSECONDS call(arguments) = result`, with
-the options of `STRACE_OPTIONS` and the calls of `TRACED_CALLS`:
+the options of `STRACE_OPTIONS` and the calls of `TRACED_CALLS`, or of `NETWORK_CALLS` only:
 
 - PID is the id in the worker's own pid namespace, filled up to five columns with spaces on its right. What fork, vfork
   and clone *return* is the id inside the sandbox (with `bubblewrap` they differ, with `restricted` they are equal).
@@ -26,33 +26,42 @@ import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
-from workers.engines.contract import EngineUnavailable, RunLimits
+from workers.engines.contract import EngineUnavailable, RunLimits, TraceLevel
 from workers.engines.sandbox.launcher import OPEN_FILES
 from workers.engines.seccomp import ARCHITECTURE
 
-TRACED_CALLS = (
+NETWORK_CALLS = (
     # programs and processes
     "execve", "execveat", "fork", "vfork", "clone", "clone3", "memfd_create",
     # network; the names of DNS queries are in the bytes of sendto, sendmsg and sendmmsg to port 53
     "socket", "connect", "bind", "listen", "accept", "accept4", "sendto", "sendmsg", "sendmmsg",
+    # signals to others
+    "kill", "tkill", "tgkill",
+)  # fmt: skip
+TRACED_CALLS = (
+    *NETWORK_CALLS,
     # files
     "open", "openat", "openat2", "creat", "truncate", "unlink", "unlinkat", "rmdir", "rename", "renameat", "renameat2",
     "link", "linkat", "symlink", "symlinkat", "mkdir", "mkdirat", "mknod", "mknodat", "chmod", "fchmodat", "fchmodat2",
     "chown", "lchown", "fchownat", "chdir", "fchdir",
-    # signals to others
-    "kill", "tkill", "tgkill",
 )  # fmt: skip
 
 # They do not end a process by default, and are frequent.
 UNREMARKABLE_SIGNALS = ("SIGCHLD", "SIGURG", "SIGWINCH", "SIGCONT")
 
-STRACE_OPTIONS = (
+_OPTIONS = (
     "-f", "--seccomp-bpf",
     "-q",  # not -qq: how each process ended is part of the report, and costs nothing measurable
     "-ttt", "-y", "-s", "1024", "-a", "1",
     "-e", "signal=!" + ",".join(UNREMARKABLE_SIGNALS),
-    "-e", "trace=" + ",".join("?" + call for call in TRACED_CALLS),  # "?": older straces do not know all of them
 )  # fmt: skip
+
+
+def _strace_options(calls: tuple[str, ...]) -> tuple[str, ...]:
+    return (*_OPTIONS, "-e", "trace=" + ",".join("?" + call for call in calls))  # "?": older straces do not know all
+
+
+STRACE_OPTIONS = _strace_options(TRACED_CALLS)
 
 TOOL_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -106,16 +115,19 @@ def drop_privileges(uid: int | None) -> list[str]:
     return [tool_path("setpriv"), *become, "--inh-caps=-all", "--no-new-privs", "--pdeathsig", "KILL", "--"]
 
 
-def with_strace(fifo: Path) -> list[str]:
-    """Return a command prefix that traces into `fifo`."""
-    return [tool_path("strace"), *STRACE_OPTIONS, "-o", str(fifo), "--"]
+def with_strace(fifo: Path, level: TraceLevel) -> list[str]:
+    """Return a command prefix that traces into `fifo`; it is empty without a trace."""
+    if level is TraceLevel.NONE:
+        return []
+    options = STRACE_OPTIONS if level is TraceLevel.FULL else _strace_options(NETWORK_CALLS)
+    return [tool_path("strace"), *options, "-o", str(fifo), "--"]
 
 
 @functools.cache
 def versions(*names: str) -> str:
-    """Return the tools that make the sandbox and the trace, such as "bubblewrap 0.8.0, strace 6.1"."""
+    """Return programs with their versions, such as "bubblewrap 0.8.0, strace 6.1"."""
     found = []
-    for name in (*names, "strace"):
+    for name in names:
         output = subprocess.run(
             [tool_path(name), "--version"], env={}, check=False, capture_output=True, text=True
         ).stdout

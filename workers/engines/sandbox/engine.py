@@ -19,12 +19,13 @@ from workers.engines.contract import (
     RunSpec,
     Sink,
     StopSignal,
+    TraceLevel,
 )
 from workers.engines.limits import cgroups, volumes
 from workers.engines.limits.reserve import FreeSpace, Reserve
 from workers.engines.limits.volumes import Volumes
 from workers.engines.network.egress import EgressResolver
-from workers.engines.sandbox import self_test
+from workers.engines.sandbox import command, self_test
 from workers.engines.sandbox.backend import SandboxBackend
 from workers.engines.sandbox.run import SandboxRun
 from workers.engines.sandbox.run_dirs import RunEnvironment
@@ -39,6 +40,7 @@ class SandboxEngine(abc.ABC):
     offered: frozenset[str]  # capabilities
     own_processes: int  # of the sandbox itself, inside of the control group
     has_init = False  # each job has a pid 1 of its own
+    programs: tuple[str, ...] = ()  # that make the sandbox
 
     def __init__(
         self,
@@ -133,10 +135,15 @@ class SandboxEngine(abc.ABC):
         if self.volumes:
             self.volumes.close(slots)
 
+    def version(self, spec: RunSpec) -> str:
+        """Return the programs that make the sandbox and the trace, with their versions."""
+        return command.versions(*self.programs, *(() if spec.trace is TraceLevel.NONE else ("strace",)))
+
     def run_environment(self, spec: RunSpec) -> RunEnvironment:
         """Return what one run has to itself; it is made when it is entered."""
         uid = self.owner(spec.slot)
-        group = self.hierarchy.group(uid, extra=self.own_processes) if self.hierarchy else None
+        own_processes = self.own_processes - (spec.trace is TraceLevel.NONE)
+        group = self.hierarchy.group(uid, extra=own_processes) if self.hierarchy else None
         return RunEnvironment(spec, uid, group, self.resolver, self.volumes, self.reserve.of(spec.slot))
 
     def _run(self, spec: RunSpec, output: Sink, trace: Sink, stop: StopSignal) -> RunResult:

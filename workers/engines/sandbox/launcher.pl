@@ -6,7 +6,7 @@
 use strict;
 use warnings;
 
-my ($spec_fd, $control) = map { $_ + 0 } @ARGV;
+my ($spec_fd, $control, $end) = map { $_ + 0 } @ARGV;
 my $NOFILE = 7;
 
 sub fail { print STDERR "sandbox: $_[0]\n"; exit 125 }
@@ -96,16 +96,20 @@ sub hide_mounts {
 # Pid 1 runs under the job's own uid, so the job must not be able to control it. Its memory, registers and descriptors
 # are inaccessible (not dumpable), and a filter kills the namespace at any call but the few of this loop. It uses system
 # calls only, because Perl's own functions may allocate memory or set signals. The child starts the command when all
-# descriptors of pid 1 are closed.
+# descriptors of pid 1 are closed. The kernel writes the end of each child into memory that the worker can read: the exit
+# code of pid 1 does not distinguish a signal from a code above 128.
 sub be_init {
     my ($main, $filter) = @_;
     my $program = pack 'S x6 P', length($filter) / 8, $filter;
-    my $status = pack 'l', 0;
+    my $page = must("memory for the end", syscall 9, 0, 4096, 3, 1, $end, 0);    # shared, to read and write
+    my $pointer = pack 'Q', $page;
+    my $status = unpack 'P4', $pointer;    # once before the filter, which allows no memory to be allocated
     my $pid = 0;
     must("not dumpable", syscall 157, 4, 0, 0, 0, 0);
     must("filter of pid 1", syscall 317, 1, 0, $program);
     syscall 436, 0, 0xFFFFFFFF, 0;
-    $pid = syscall 61, -1, $status, 0, 0 while $pid != $main && ($pid != -1 || $! == 4);
+    $pid = syscall 61, -1, $page, 0, 0 while $pid != $main && ($pid != -1 || $! == 4);
+    $status = unpack 'P4', $pointer;
     my $word = unpack 'l', $status;
     syscall 231, $pid == -1 ? 125 : $word & 127 ? 128 + ($word & 127) : $word >> 8 & 255;
 }

@@ -21,6 +21,7 @@ START_SECONDS = 30.0
 OPEN_FILES = (1024, 4096)  # soft and hard
 PROGRAM_FD = OPEN_FILES[1] - 1  # the descriptor of the only program when allow_exec is false
 RLIMIT_DATA, RLIMIT_NPROC = 2, 6
+_NO_END = b"\xff" * 4  # no status of a process
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,10 @@ def _record(tag: bytes, value: bytes) -> bytes:
     return tag + struct.pack("<I", len(value)) + value
 
 
+def _in_shell(code: int) -> int:
+    return code if code >= 0 else 128 - code
+
+
 def memory_file(name: str, data: bytes) -> int:
     """Return the descriptor of an anonymous file with this content, positioned at its start."""
     descriptor = os.memfd_create(name)
@@ -85,17 +90,18 @@ class Launcher:
     def __init__(self, launch_spec: LaunchSpec) -> None:
         self.script = memory_file("launcher", SCRIPT)
         self.launch_spec = memory_file("spec", launch_spec.encoded())
+        self.end = memory_file("end", _NO_END + bytes(4096 - len(_NO_END)))  # pid 1 and the kernel write into it
         self.ours, self.theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.given: dict[str, int] = {}
         self.failure: int | None = None
 
     @property
     def passed(self) -> list[int]:
-        return [self.script, self.launch_spec, self.theirs.fileno()]
+        return [self.script, self.launch_spec, self.theirs.fileno(), self.end]
 
     @property
     def command(self) -> list[str]:
-        return [PERL, f"/proc/self/fd/{self.script}", str(self.launch_spec), str(self.theirs.fileno())]
+        return [PERL, f"/proc/self/fd/{self.script}", str(self.launch_spec), str(self.theirs.fileno()), str(self.end)]
 
     def started(self) -> None:
         """Close our copies of the descriptors that the launcher inherited: they would hide its end."""
@@ -150,6 +156,18 @@ class Launcher:
                 self._handle_message(text)
         return self.failure
 
+    def exact(self, code: int | None) -> int | None:
+        """Return the end of the command as `subprocess` does: exit code, or the negative number of a signal.
+
+        Args:
+            code: The same from the sandbox, which cannot distinguish a signal from an exit code above 128.
+        """
+        status = os.pread(self.end, len(_NO_END), 0)
+        recorded = None if status == _NO_END else os.waitstatus_to_exitcode(struct.unpack("=i", status)[0])
+        # Pid 1 waits for all children. The last one was the command if pid 1 has ended with it.
+        is_same = recorded is not None and code is not None and _in_shell(recorded) == _in_shell(code)
+        return recorded if is_same else code
+
     def go(self) -> None:
         with contextlib.suppress(OSError):  # it has just died: the supervisor sees its end
             self.ours.send(b"go")
@@ -161,5 +179,6 @@ class Launcher:
     def close(self) -> None:
         """Close the connection, and the descriptors that no caller took: the launcher may end before it is ready."""
         self.ours.close()
+        os.close(self.end)
         while self.given:
             os.close(self.given.popitem()[1])

@@ -138,7 +138,7 @@ def foreign_process(uid: int) -> int | None:
     """Return a process of this uid that another worker started, one in another network namespace than ours.
 
     What a killed worker of this network namespace left has no such process: the first process of the uid in a process
-    tree is the tracer, which stays in the network namespace of its worker.
+    tree is the tracer, bwrap or the launcher, which stays in the network namespace of its worker.
     """
     ours = _network_namespace("self")
     found = {process.pid: process for pid in of_uid(uid) if (process := read(pid))}

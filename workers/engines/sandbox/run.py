@@ -50,6 +50,7 @@ class SandboxRun:
             limits, self.gauge, backend.members, counts_all=environment.group is None, reserve=environment.reserve
         )
         self.notify_handler: NotifyHandler | None = None
+        self.has_gone = False  # the launcher may start the command
         self.reason: str | None = None
         self.cpu_seconds: float | None = None
         self.records: tuple[NetworkRecord, ...] = ()
@@ -64,7 +65,8 @@ class SandboxRun:
             observed = self._shut_down(top)
         for error in self._errors():
             raise error
-        if observed.failure is None and self.lines.command is None and not self.reason:
+        has_started = self.lines.command is not None if self.backend.is_traced else self.has_gone
+        if observed.failure is None and not has_started and not self.reason:
             raise SandboxFailed(self._error_output())
         return self._result(observed, started_at)
 
@@ -97,6 +99,9 @@ class SandboxRun:
             self._start_handler()
             self.monitor.start()
             self.launcher.go()
+            self.has_gone = True
+            if not self.backend.is_traced:
+                self.lines.sink(b"")
             self.reason = RunSupervisor(
                 self.environment.spec,
                 stop,
@@ -111,7 +116,8 @@ class SandboxRun:
 
     def _start_handler(self) -> None:
         def record(request: SyscallRequest, response: SyscallResponse) -> None:
-            self.lines.answered(strace_format.format_denied_call(request, response))
+            if self.backend.is_traced:
+                self.lines.answered(strace_format.format_denied_call(request, response))
 
         self.notify_handler = NotifyHandler(self.launcher.take("notices"), self.backend.handlers(self.proxy), record)
         self.notify_handler.start()
@@ -129,7 +135,7 @@ class SandboxRun:
         if self.notify_handler:
             self.notify_handler.stop()
         self.records = self.proxy.finish() if self.proxy else ()
-        observed = self._observe(self.backend.close(top))
+        observed = self._observe(self.launcher.exact(self.backend.close(top)))
         self.launcher.close()
         if not all_ended:
             raise SandboxFailed("Processes of the job are still alive.")
@@ -152,10 +158,10 @@ class SandboxRun:
         return uid is None or (group is not None and group.is_empty()) or processes.kill_uid(uid)
 
     def _observe(self, status: int | None) -> Observation:
-        """Return the facts about the end. The trace takes precedence; `status` counts when the trace was cut."""
+        """Return the facts about the end. The trace takes precedence; `status` counts without one, or if it was cut."""
         code, name = self.lines.exit_code, self.lines.killed_by
         if code is None and name is None and status is not None:
-            code, name = (None, _signal_name(status - 128)) if status > 128 else (status, None)
+            code, name = (None, _signal_name(-status)) if status < 0 else (status, None)
         usage = self.environment.group.usage() if self.environment.group else CgroupUsage()
         return Observation(self.reason or self.monitor.exceeded, code, name, self.launcher.start_error(), usage)
 
