@@ -36,6 +36,7 @@ from workers.engines.contract import RunLimits, RunSpec, StopSignal
 from workers.report.report import RunReport, encoded
 try:
     from workers.report.trace_reader import TraceReaders
+    from workers.engines.contract import TraceLevel
 except ImportError:  # a checkout that reads its traces in the worker's process
     TraceReaders = None
 
@@ -118,7 +119,7 @@ try:
         else:
             for path in (workspace, *workspace.rglob("*")):
                 os.chown(path, engine.owner(0), engine.owner(0))
-            more = {"trace": "none"} if mode == "none" else {}
+            more = {"trace": TraceLevel.NONE} if mode == "none" else {}
             spec = RunSpec(argv=("sh", "-c", JOBS[job]), workspace=workspace, slot=0, timeout_seconds=300, **more)
             own = used(resource.RUSAGE_SELF)
             ended = engine.run(spec, output=len, trace=len, stop=StopSignal()) if more else reported(spec)
