@@ -1,6 +1,6 @@
 """Measures what one job of `true` costs in a sandbox engine, in this checkout and in another, in turns.
 
-    python -m benchmarks.sandbox_overhead --baseline ../other-checkout [--engine bubblewrap] [--runs 200]
+    python -m benchmarks.sandbox_overhead --baseline ../other-checkout [--engine bubblewrap] [--type steps] [--runs 200]
 
 Each checkout has a process of its own, which imports its engine once. A round is one job in each of them, in random
 order, so that a busy machine slows both sides alike. Printed per checkout: the median and the quartiles of the seconds
@@ -49,6 +49,13 @@ try:
     from workers.engines.contract import RunLimits, RunSpec, StopSignal
 except ImportError:  # a checkout before the names of 0.1.0 were settled
     from workers.engines.base import Limits as RunLimits, Order as RunSpec, Stop as StopSignal
+how = {}
+if sys.argv[4] == "steps":
+    try:
+        from workers.engines.contract import TraceLevel
+        how["trace"] = TraceLevel.NONE
+    except ImportError:  # a checkout that traces every command
+        pass
 engine = engine_named(sys.argv[2], first_uid=int(sys.argv[3]))
 assert not engine.check().missing  # also finds the volumes that hold the disk limit, in a checkout that has them
 if hasattr(engine, "reserved"):  # as a worker does it: once, for its life
@@ -74,7 +81,7 @@ try:
         owner = engine.owner(0)
         if owner is not None:
             os.chown(workspace, owner, owner)
-        order = RunSpec(argv=("true",), workspace=workspace, slot=0, timeout_seconds=60)
+        order = RunSpec(argv=("true",), workspace=workspace, slot=0, timeout_seconds=60, **how)
         began, used = time.perf_counter(), processor()
         ended = engine.run(order, output=len, trace=len, stop=StopSignal())
         found = {"seconds": time.perf_counter() - began, "processor": processor() - used, "end": ends[-1]}
@@ -95,9 +102,9 @@ class Side:
     found: list[dict[str, float]] = field(default_factory=list)
 
     @classmethod
-    def started(cls, name: str, checkout: Path, engine: str, first_uid: int) -> Side:
+    def started(cls, name: str, checkout: Path, engine: str, first_uid: int, job_type: str = "steps") -> Side:
         """Start the process of a checkout, which waits for `run`."""
-        command = [sys.executable, "-c", RUNNER, str(checkout), engine, str(first_uid)]
+        command = [sys.executable, "-c", RUNNER, str(checkout), engine, str(first_uid), job_type]
         process = subprocess.Popen(command, cwd=checkout, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         return cls(name, process)
 
@@ -153,10 +160,11 @@ def main() -> int:
     parser.add_argument("--baseline", type=Path, required=True, help="the checkout to compare this one with")
     parser.add_argument("--engine", default="bubblewrap", choices=("bubblewrap", "restricted"))
     parser.add_argument("--runs", type=int, default=200, help="jobs in each checkout")
+    parser.add_argument("--type", default="steps", choices=("steps", "runtime"), help="what a job of it has traced")
     options = parser.parse_args()
     checkouts = {"baseline": options.baseline.resolve(), "this": HERE}
     sides = [
-        Side.started(name, checkout, options.engine, uid)
+        Side.started(name, checkout, options.engine, uid, options.type)
         for (name, checkout), uid in zip(checkouts.items(), FIRST_UIDS, strict=True)
     ]
     try:

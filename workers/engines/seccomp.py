@@ -8,6 +8,7 @@ worker only ever refuses; if it is gone, the kernel answers ENOSYS.
 from __future__ import annotations
 
 import errno
+import functools
 import socket
 import struct
 import termios
@@ -164,6 +165,7 @@ def program(rules: Iterable[SeccompRule]) -> bytes:
 INIT_CALLS = {"wait4": 61, "close_range": 436, "exit_group": 231, "rt_sigreturn": 15, "restart_syscall": 219}
 
 
+@functools.cache
 def init_program() -> bytes:
     """Build the filter of a sandbox's pid 1: any call that is not in `INIT_CALLS` kills it, and so the namespace.
 

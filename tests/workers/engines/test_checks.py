@@ -10,9 +10,11 @@ import pytest
 from tests.workers.engines.conftest import FIRST_UID, REAL
 from tests.workers.engines.takeover import unprotect_init
 from workers.engines import engine_named, landlock, seccomp
+from workers.engines.bubblewrap import backend as bubblewrap_backend
 from workers.engines.bubblewrap.backend import BubblewrapBackend
 from workers.engines.contract import EngineUnavailable, SandboxFailed, StopSignal
 from workers.engines.limits.cgroups import ControlGroup
+from workers.engines.restricted import backend as restricted_backend
 from workers.engines.sandbox import command, launcher, processes, reaper, self_test
 
 
@@ -29,6 +31,17 @@ def bubblewrap():
 @pytest.fixture
 def restricted():
     return engine_named("restricted", first_uid=FIRST_UID)
+
+
+@pytest.fixture
+def new_filters():
+    """Let each engine build its seccomp programs anew, in this test and after it."""
+    builders = (bubblewrap_backend._filter, restricted_backend._filter, seccomp.init_program)
+    for builder in builders:
+        builder.cache_clear()
+    yield
+    for builder in builders:
+        builder.cache_clear()
 
 
 def missing(engine):
@@ -98,17 +111,20 @@ def test_older_landlocks_do_for_bubblewrap(bubblewrap, monkeypatch, abi):
     assert bubblewrap.check().missing == ()
 
 
+@pytest.mark.usefixtures("new_filters")
 def test_the_filter_is_missed(engine, monkeypatch):
     monkeypatch.setattr(seccomp, "common_rules", list)
     words = {"bubblewrap": "open a socket to the hypervisor", "restricted": "make a user namespace"}
     assert f"a job can {words[engine.name]}" in missing(engine)
 
 
+@pytest.mark.usefixtures("new_filters")
 def test_the_filter_against_other_architectures_is_missed(engine, monkeypatch):
     monkeypatch.setattr(seccomp, "KILL", seccomp.ALLOW)
     assert "calls of another architecture are not killed" in missing(engine)
 
 
+@pytest.mark.usefixtures("new_filters")
 def test_the_filter_against_programs_is_missed(engine, monkeypatch):
     monkeypatch.setattr(seccomp, "one_program_rules", lambda _: [])
     assert "a job that may not start programs can" in missing(engine)
@@ -158,6 +174,7 @@ def test_each_protection_of_pid_1_is_missed(bubblewrap, monkeypatch, protection,
     assert words in missing(bubblewrap)
 
 
+@pytest.mark.usefixtures("new_filters")
 def test_a_tracer_that_can_be_written_is_found(restricted, monkeypatch):
     rules = [rule for rule in seccomp.common_rules() if rule.call != "process_vm_writev"]
     monkeypatch.setattr(landlock, "shape", lambda _: None)

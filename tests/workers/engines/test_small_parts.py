@@ -1,20 +1,24 @@
 """Verdicts, disk, lines about answered calls, and the row of programs: the parts that need no sandbox."""
 
+import contextlib
 import errno
 import os
 import re
 import stat
 import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from tests.workers.engines.conftest import whole_calls
-from workers.engines.contract import RunLimits, StopSignal, TraceLevel
+from workers.engines.contract import SandboxFailed, StopSignal, TraceLevel
 from workers.engines.limits import disk
 from workers.engines.limits.cgroups import CgroupUsage
 from workers.engines.sandbox import command, processes
 from workers.engines.sandbox.exit_status import Observation, classify_exit
+from workers.engines.sandbox.reaper import Reaper
 from workers.engines.tracing import strace_format
 from workers.engines.tracing.seccomp_notify import BURST, RATE, NotifyHandler, SyscallRequest, SyscallResponse
 
@@ -162,15 +166,90 @@ def test_answers_slow_down_after_a_burst(monkeypatch):
         os.close(descriptor)
 
 
-def test_the_row_of_programs_drops_everything_before_it_traces():
-    row = command.drop_privileges(61000)
-    assert {"--reuid=61000", "--regid=61000", "--clear-groups", "--bounding-set=-all", "--no-new-privs"} <= set(row)
-    assert row[row.index("--pdeathsig") + 1] == "KILL"
-    assert not any("uid" in word for word in command.drop_privileges(None))
-    assert "--inh-caps=-all" in command.drop_privileges(None), "nor ambient ones, which a service may have been given"
-    assert "--core=0" in command.with_limits(RunLimits())
+@dataclass
+class Outside:
+    """A process of the sandbox that is outside of its namespaces, such as the tracer."""
+
+    name: str
+    status: dict[str, list[str]]
+    limits: dict[str, list[str]]
+    groups: str
+    parent: str
+
+
+def outside(pid: int) -> Outside:
+    place = Path(f"/proc/{pid}")
+    status = {
+        row[0]: row[1].split() for row in (line.split(":", 1) for line in (place / "status").read_text().splitlines())
+    }
+    limits = {line[:26].strip(): line[26:].split()[:2] for line in (place / "limits").read_text().splitlines()[1:]}
+    parent = (Path("/proc") / status["PPid"][0] / "comm").read_text().strip()
+    return Outside(status["Name"][0], status, limits, (place / "cgroup").read_text(), parent)
+
+
+@contextlib.contextmanager
+def supplementary_group() -> Iterator[None]:
+    """Give this process a group that a job must not have."""
+    before = os.getgroups()
+    os.setgroups([*before, 4242])
+    try:
+        yield
+    finally:
+        os.setgroups(before)
+
+
+@pytest.mark.parametrize("level", [TraceLevel.FULL, TraceLevel.NONE])
+def test_the_reaper_gives_up_every_right_before_it_starts_a_program(bench, level):
+    """The tracer parses what a hostile program chose: it has the user, the limits and the group of the job."""
+    found = []
+
+    def look(_: bytes) -> None:
+        (reaper,) = (
+            one for one in processes.descendants(os.getpid()) if one.pid not in before and one.parent == os.getpid()
+        )
+        found.extend(outside(one.pid) for one in processes.descendants(reaper.pid) if one.parent == reaper.pid)
+
+    before = {process.pid for process in processes.descendants(os.getpid())}
+    spec = bench.spec("sh", "-c", "echo on; sleep 0.5", trace=level)
+    uid = bench.engine.owner(0)
+    with supplementary_group() if uid is not None else contextlib.nullcontext():
+        bench.engine.run(spec, output=look, trace=len, stop=StopSignal())
+    (first,) = found
+    assert first.name == (
+        "strace" if level is TraceLevel.FULL else "bwrap" if bench.engine.name == "bubblewrap" else "sh"
+    )
+    if uid is not None:
+        assert (first.status["Uid"], first.status["Gid"], first.status["Groups"]) == (
+            [str(uid)] * 4,
+            [str(uid)] * 4,
+            [],
+        )
+        assert first.status["CapBnd"] == ["0" * 16]
+        assert all(f"/uid-{uid}-" in first.groups for _ in bench.engine.hierarchy.parents)
+    assert [first.status[name] for name in ("CapInh", "CapPrm", "CapEff", "CapAmb")] == [["0" * 16]] * 4
+    assert first.status["NoNewPrivs"] == ["1"]
+    limits = spec.limits
+    assert {name: first.limits[name] for name in ("Max core file size", "Max open files", "Max file size")} == {
+        "Max core file size": ["0", "0"], "Max open files": ["1024", "4096"],
+        "Max file size": [str(limits.disk_bytes)] * 2,
+    }  # fmt: skip
+    assert [first.limits[name] for name in ("Max locked memory", "Max msgqueue size", "Max realtime priority")] == [
+        ["65536", "65536"], ["0", "0"], ["0", "0"],
+    ]  # fmt: skip
+
+
+def test_a_group_that_cannot_be_joined_is_no_job(bench, monkeypatch):
+    start = Reaper.command
+    monkeypatch.setattr(
+        Reaper, "command", lambda *given, **named: start(*given, **named | {"entrances": [Path("/proc/version")]})
+    )
+    with pytest.raises(SandboxFailed, match="reaper: /proc/version"):
+        bench.run("true")
+
+
+def test_strace_filters_in_the_kernel():
     assert "--seccomp-bpf" in command.with_strace(Path("/fifo"), TraceLevel.FULL)
-    assert command.with_cgroup([]) == []
+    assert command.with_strace(Path("/fifo"), TraceLevel.NONE) == []
 
 
 def test_versions_are_reported():

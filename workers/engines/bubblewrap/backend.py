@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import select
@@ -30,6 +31,13 @@ _SYSTEM_FILES = (
     "alternatives", "ca-certificates", "debian_version", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime",
     "mime.types", "os-release", "pki", "protocols", "services", "ssl/certs", "ssl/openssl.cnf", "timezone",
 )  # fmt: skip
+
+
+@functools.cache
+def _filter(*, allow_exec: bool) -> bytes:
+    """Return the filter of the command."""
+    one_program = [] if allow_exec else seccomp.one_program_rules(PROGRAM_FD)
+    return seccomp.program([*one_program, *seccomp.init_control_rules(), *seccomp.common_rules()])
 
 
 class BubblewrapBackend(SandboxBackend):
@@ -60,13 +68,12 @@ class BubblewrapBackend(SandboxBackend):
 
     def launch_spec(self) -> LaunchSpec:
         spec = self.environment.spec
-        one_program = seccomp.one_program_rules(PROGRAM_FD) if not spec.allow_exec else []
         domain, paths = landlock.domain(self.abi)
         return LaunchSpec(
             argv=spec.argv,
             directory=f"{WORKSPACE}/{self.environment.directory}",
             environment=self.environment.variables(HOME, TEMPORARY),
-            filter=seccomp.program([*one_program, *seccomp.init_control_rules(), *seccomp.common_rules()]),
+            filter=_filter(allow_exec=spec.allow_exec),
             port=PORT if spec.egress else None,
             one_program=not spec.allow_exec,
             own_session=True,

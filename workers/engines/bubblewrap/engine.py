@@ -61,7 +61,8 @@ class BubblewrapEngine(SandboxEngine):
 
 
 def _help() -> str:
-    command = [*sandbox_command.drop_privileges(None), sandbox_command.tool_path("bwrap"), "--help"]
+    setpriv, bwrap = map(sandbox_command.tool_path, ("setpriv", "bwrap"))
+    command = [setpriv, "--inh-caps=-all", "--no-new-privs", "--", bwrap, "--help"]  # with as few rights as in a run
     done = subprocess.run(command, env={}, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     return done.stdout
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 
@@ -17,6 +18,15 @@ from workers.engines.tracing import seccomp_notify
 from workers.engines.tracing.seccomp_notify import SyscallHandler
 
 _OWN_TASKS = 8  # reaper, strace, and the threads that serve a run: they start after the count
+
+
+@functools.cache
+def _filter(*, allow_exec: bool) -> bytes:
+    """Return the filter of the command."""
+    rules = [] if allow_exec else seccomp.one_program_rules(PROGRAM_FD)
+    rules += [*seccomp.no_network_rules(), *seccomp.no_shared_objects_rules()]
+    rules += [*seccomp.process_control_rules(), *seccomp.common_rules()]
+    return seccomp.program(rules)
 
 
 class RestrictedBackend(SandboxBackend):
@@ -37,14 +47,11 @@ class RestrictedBackend(SandboxBackend):
 
     def launch_spec(self) -> LaunchSpec:
         environment, spec = self.environment, self.environment.spec
-        rules = seccomp.one_program_rules(PROGRAM_FD) if not spec.allow_exec else []
-        rules += [*seccomp.no_network_rules(), *seccomp.no_shared_objects_rules()]
-        rules += [*seccomp.process_control_rules(), *seccomp.common_rules()]
         return LaunchSpec(
             argv=spec.argv,
             directory=str(spec.workspace / environment.directory),
             environment=environment.variables(str(environment.home), str(environment.temporary)),
-            filter=seccomp.program(rules),
+            filter=_filter(allow_exec=spec.allow_exec),
             one_program=not spec.allow_exec,
             own_session=True,
             limits=[] if environment.group else self._soft_limits(),

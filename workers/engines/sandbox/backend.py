@@ -48,10 +48,11 @@ class SandboxBackend(abc.ABC):
         """Return the command that starts the sandbox, and the descriptors that it inherits. The caller closes them."""
         environment, passed = self.environment, list[int]()
         arguments = [
-            *self.reaper.command(passed),
-            *command.with_cgroup(environment.group.entrances() if environment.group else ()),
-            *command.with_limits(environment.spec.limits),
-            *command.drop_privileges(environment.uid),
+            *self.reaper.command(
+                passed,
+                limits=environment.spec.limits,
+                entrances=environment.group.entrances() if environment.group else (),
+            ),
             *command.with_strace(fifo, environment.spec.trace),
             *self.wrapper(passed),
             *launcher.command,

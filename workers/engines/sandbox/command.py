@@ -1,4 +1,4 @@
-"""The programs in front of a job: join its control group, set limits, change the uid, and trace.
+"""The tracer in front of a job, and the programs that a sandbox needs.
 
 The format of the trace. strace writes one record per line, `PID SECONDS.MICROSECONDS call(arguments) = result`, with
 the options of `STRACE_OPTIONS` and the calls of `TRACED_CALLS`, or of `NETWORK_CALLS` only:
@@ -23,11 +23,9 @@ import functools
 import os
 import shutil
 import subprocess
-from collections.abc import Iterable
 from pathlib import Path
 
-from workers.engines.contract import EngineUnavailable, RunLimits, TraceLevel
-from workers.engines.sandbox.launcher import OPEN_FILES
+from workers.engines.contract import EngineUnavailable, TraceLevel
 from workers.engines.seccomp import ARCHITECTURE
 
 NETWORK_CALLS = (
@@ -65,8 +63,6 @@ STRACE_OPTIONS = _strace_options(TRACED_CALLS)
 
 TOOL_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-_JOIN = 'unset PWD; while [ "$1" != -- ]; do echo $$ > "$1" || exit 125; shift; done; shift; exec "$@"'
-
 
 def tool_path(name: str) -> str:
     """Return the full path of a program that the sandbox needs.
@@ -91,28 +87,6 @@ def missing_tools(*names: str) -> list[str]:
     if os.uname().machine != ARCHITECTURE:
         found.append(f"system calls are filtered on {ARCHITECTURE} only, this is {os.uname().machine}")
     return found
-
-
-def with_cgroup(entrances: Iterable[Path]) -> list[str]:
-    """Return a command prefix that joins control groups, while the process still has the right to."""
-    files = [str(entrance) for entrance in entrances]
-    return ["/bin/sh", "-c", _JOIN, "join", *files, "--"] if files else []
-
-
-def with_limits(limits: RunLimits) -> list[str]:
-    """Return a command prefix that limits single processes; the control group limits the whole job."""
-    soft, hard = OPEN_FILES
-    return [
-        tool_path("prlimit"),
-        "--core=0", f"--nofile={soft}:{hard}", f"--fsize={limits.disk_bytes}", "--memlock=65536", "--msgqueue=0",
-        "--rtprio=0",
-    ]  # fmt: skip
-
-
-def drop_privileges(uid: int | None) -> list[str]:
-    """Return a command prefix that becomes the slot's uid (None: ours), drops capabilities, dies with its parent."""
-    become = [f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "--bounding-set=-all"] if uid is not None else []
-    return [tool_path("setpriv"), *become, "--inh-caps=-all", "--no-new-privs", "--pdeathsig", "KILL", "--"]
 
 
 def with_strace(fifo: Path, level: TraceLevel) -> list[str]:

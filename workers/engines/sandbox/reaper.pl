@@ -1,14 +1,17 @@
 # The parent of all processes of a job, outside of its restrictions. A process that detaches itself becomes its child,
 # unless a pid namespace has an init of its own. It kills all of them when the tracer has ended, when the worker closes
 # the pipe or dies, or at the deadline that the worker has last written into the pipe: one that is stopped writes none.
+# Its child joins the control group, limits itself, becomes the slot's user and drops every capability, in this order,
+# before it is the tracer: each step needs rights that a later one drops.
 use strict;
 use warnings;
 
-my ($pipe, $uid, $setpriv, @command) = @ARGV;
+my ($pipe, $uid, $setpriv, $limits, $entrances, @command) = @ARGV;
 $_ += 0 for $pipe, $uid;    # syscall takes a string for a pointer
 my ($KILL, $STOP, $NPROC) = (9, 19, 6);
 open my $lifeline, '<&=', $pipe or die "reaper: pipe: $!\n";
 my $deadline = 9**9**9;    # seconds of the boot time
+my $parent = $$;
 my $main;
 my $status;
 
@@ -98,6 +101,46 @@ sub end_all {
     }
 }
 
+sub must {
+    my ($what, $result) = @_;
+    return if defined $result && $result != -1;
+    print STDERR "reaper: $what: $!\n";
+    syscall 231, 125;
+}
+
+sub join_groups {
+    for (@_) {
+        must($_, open my $file, '>', $_);
+        must($_, syswrite $file, $$);
+        must($_, close $file);
+    }
+}
+
+sub limit {
+    my ($which, $soft, $hard) = @_;
+    my $pair = pack 'Q Q', $soft, $hard;
+    must("limit $which", syscall 302, 0, $which + 0, $pair, 0);
+}
+
+# Nothing is inherited by what is executed: no capability, whatever the worker had, and no group. The death signal comes
+# last, because a change of the user cancels it, and the parent may have died before it was set.
+sub drop_privileges {
+    if ($uid) {
+        my $capability = 0;
+        $capability++ while syscall(157, 24, $capability, 0, 0, 0) == 0;    # until there is none of this number
+        must("capabilities", $!{EINVAL} ? 0 : -1);
+        my $none = '';
+        must("groups", syscall 116, 0, $none);
+        must("group", syscall 119, $uid, $uid, $uid);
+        must("user", syscall 117, $uid, $uid, $uid);
+    }
+    my ($header, $empty) = (pack('L l', 0x20080522, 0), pack('L6', (0) x 6));
+    must("capabilities", syscall 126, $header, $empty);
+    must("no new privileges", syscall 157, 38, 1, 0, 0, 0);
+    must("death signal", syscall 157, 1, $KILL, 0, 0, 0);
+    syscall 231, 125 if getppid != $parent;
+}
+
 sub boot_time {
     my $time = "\0" x 16;
     syscall 228, 7, $time;
@@ -122,6 +165,9 @@ exit 125 if worker_is_gone(0);
 $main = fork // die "reaper: fork: $!\n";
 if (!$main) {
     $SIG{CHLD} = 'DEFAULT';
+    join_groups(split /\n/, $entrances);
+    limit(split /:/) for split /,/, $limits;
+    drop_privileges();
     exec {$command[0]} @command;
     die "reaper: $command[0]: $!\n";
 }
