@@ -42,10 +42,7 @@ def rows(found: dict[str, Any]) -> Iterator[Row]:
 
 def aims(found: dict[str, Any]) -> Iterator[Row]:
     """Return the figures that the product promises, each with its aim."""
-    against_prefect = found.get("lifecycles_vs_prefect") or {}
-    for calls, aim in PREFECT_AIMS.items():
-        yield at_least(against_prefect, calls, f"lifecycles/s of {calls} calls ÷ Prefect", aim)
-    yield at_least(found, "one_token", "lifecycles/s of 256 clients with one token ÷ of 64", 0.9)
+    yield from _lifecycle_aims(found)
     yield at_least(found, "claims_vs_minimal", "claims/s over HTTP ÷ minimal one-statement claim of pgbench", 0.2)
     yield at_least(found, "bulk_vs_procrastinate", "batch calls: lifecycles/s ÷ procrastinate, best setting", 5)
     minimal = "PostgreSQL CPU of a five-call lifecycle ÷ minimal lifecycle of four commits"
@@ -155,6 +152,13 @@ def _worker_aims(found: dict[str, Any]) -> Iterator[Row]:
     yield at_most(found, "traced_vs_bare", "all CPU of a traced compile ÷ bare", 1.8)
     yield at_most(found, "untraced_vs_bare", "all CPU of a compile with `trace: none` ÷ bare", 1.1)
     yield at_most(found, "trace_python", "Python for the trace of a compile ÷ CPU of the bare compile", 0.25)
+
+
+def _lifecycle_aims(found: dict[str, Any]) -> Iterator[Row]:
+    against_prefect = found.get("lifecycles_vs_prefect") or {}
+    for calls, aim in PREFECT_AIMS.items():
+        yield at_least(against_prefect, calls, f"lifecycles/s of {calls} calls ÷ Prefect", aim)
+    yield at_least(found, "one_token", "lifecycles/s of 256 clients with one token ÷ of 64", 0.9)
 
 
 def _lifecycles(found: dict[str, Any]) -> Iterator[Row]:
