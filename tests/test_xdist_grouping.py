@@ -15,6 +15,7 @@ from tests import xdist_grouping
     ("nodeid", "group"),
     [
         ("tests/integration/test_steps.py::test_it[2]", "integration"),
+        ("tests/integration/test_tour.py::test_it", "tests/integration/test_tour.py"),
         ("tests/orchestrator/devtools/test_demo.py::test_it", "demos"),
         ("tests/orchestrator/devtools/test_up.py::test_it", "tests/orchestrator/devtools/test_up.py"),
         ("tests/workers/engines/test_death.py::TestIt::test_it[a::b]", "tests/workers/engines/test_death.py"),
@@ -53,6 +54,6 @@ def test_the_plugin_asks_for_it():
         text=True,
         check=True,
     )
-    assert len(re.findall(r"^\[gw\d\].*PASSED", result.stdout, re.MULTILINE)) == 4
+    assert len(re.findall(r"^\[gw\d\].*PASSED", result.stdout, re.MULTILINE)) == 5
     assert re.search(r"= slowest files =+\n +\d+\.\d s  tests/test_xdist_grouping\.py\n", result.stdout)
     assert len(set(re.findall(r"^\[(gw\d)\].*PASSED", result.stdout, re.MULTILINE))) == 1

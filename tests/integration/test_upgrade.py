@@ -74,7 +74,7 @@ def next_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "        *LANE_FIELDS,\n",
         "        *LANE_FIELDS,\n        *('made_up_count', 'made_up_note'),\n",
     )
-    replace(tree / "leases/sql/claim.sql", "    -- 1. The worker:", "    -- 1. Of the next release, the worker:")
+    replace(tree / "leases/sql/claim.sql", "    -- 1. The workers:", "    -- 1. Of the next release, the workers:")
     (tree / "runtime_jobs/migrations/0003_made_up.py").write_text(MIGRATION)
     return tree
 
