@@ -2,11 +2,14 @@
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 from django.db import IntegrityError, connection
+from django.utils import timezone
 
-from leases.models import Lane
+from leases.fencing import LockedLease, RowVersions
+from leases.models import Lane, Lease
 from orchestrator.core import unit_of_work
 from orchestrator.core.unit_of_work import NeedsTransaction, UnitOfWork, operation
 from orchestrator.services import batch_calls, bulk_submit
@@ -110,6 +113,36 @@ def test_a_savepoint_undoes_what_was_decided_and_what_was_written():
     assert Job.objects.count() == 1
     assert JobEvent.objects.count() == 1
     assert not Lane.objects.filter(project_slug="new").exists()
+
+
+def test_an_entry_that_is_undecided_leaves_nothing_of_what_it_collected():
+    """In each collection, whether it was empty before or not."""
+
+    def collect(uow: UnitOfWork, name: str) -> None:
+        row = Job(job_ulid=name, state="leased")
+        uow.change(row), uow.add(Job(job_ulid=f"new {name}")), uow.relocate(row)
+        for collection in (uow.events, uow.extra_rows, uow.artifacts, uow.unsent_runs, uow.diagnoses):
+            collection.append(name)
+        uow.idempotency_keys.append(name)
+        uow.lane_ids[name] = 1
+        for collection in (uow.lane_updates.entered, uow.lane_updates.freed, uow.lane_updates.kept):
+            collection.append(name)
+        uow.lane_updates.arrived("acme"), uow.lane_updates.arrived(name)
+        uow.after_commit(str, name), uow.after_commit(repr if name == "undone" else str, name)
+
+    for names in ((), ("kept",)):
+        uow = UnitOfWork(versions=RowVersions())
+        for name in names:
+            collect(uow, name)
+        before = repr([vars(uow), vars(uow.lane_updates)])
+        locked = LockedLease(Job(job_ulid="j", state="leased"), Lease(lease_ulid="l"), timezone.now())
+        with pytest.raises(NeedsTransaction), uow.undo_if_undecided(locked):  # noqa: PT012 the block is what is undone
+            collect(uow, "undone")
+            locked.job.state = locked.lease.state = "ended"
+            uow.next_claim = SimpleNamespace()
+            raise Conflict("late")
+        assert repr([vars(uow), vars(uow.lane_updates)]) == before
+        assert "ended" not in {locked.job.state, locked.lease.state}
 
 
 @pytest.mark.django_db
