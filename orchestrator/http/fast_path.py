@@ -9,7 +9,7 @@ headers, problem documents, log line and metric. `tests/orchestrator/http/test_f
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple, TypeVar
+from typing import IO, Any, NamedTuple, TypeVar
 
 from django.conf import settings
 from django.http.request import split_domain_port, validate_host
@@ -97,6 +97,7 @@ class PlainRequest(NamedTuple):
         headers: The request headers.
         address: The client's address, or None where it is not known.
         is_secure: It came over HTTPS.
+        size: The number of bytes in the body.
     """
 
     route: FastRoute
@@ -104,6 +105,7 @@ class PlainRequest(NamedTuple):
     headers: Headers
     address: str | None
     is_secure: bool
+    size: int
 
 
 class FastResponse(NamedTuple):
@@ -159,7 +161,7 @@ class FastPath:
         if settings.BEHIND_PROXY:
             forwarded = headers.get(settings.CLIENT_ADDRESS_HEADER)
             peer = peer if forwarded is None else last_entry(forwarded)
-        return PlainRequest(route, arguments, headers, parse_address(peer), is_secure)
+        return PlainRequest(route, arguments, headers, parse_address(peer), is_secure, size)
 
     def _find(self, path: str) -> tuple[FastRoute, tuple[Any, ...]] | None:
         route = self._exact.get(path)
@@ -218,7 +220,7 @@ class FastCall:
 
     Attributes:
         request: The result of `match`.
-        body: The body.
+        body: The body, which may be in a file. It is read when the call is executed, not while it waits.
         attempt: The state of the long poll, if the call is an attempt of one.
         is_disconnected: Returns whether the client has disconnected.
         context: Identifiers of the request.
@@ -231,7 +233,7 @@ class FastCall:
     def __init__(
         self,
         request: PlainRequest,
-        body: bytes,
+        body: IO[bytes],
         *,
         attempt: PollAttempt | None = None,
         is_disconnected: Callable[[], bool] = lambda: False,
@@ -252,13 +254,14 @@ def _execute(route: FastRoute, calls: list[FastCall]) -> None:
         if call.result is not None:
             continue
         try:
+            body = call.body.read()
             api_call = ApiCall(call.caller, call.request.headers, call.context, call.request.address, {})
             if route.permission is None:
-                call.result = function(api_call, call.body, *call.request.arguments)
+                call.result = function(api_call, body, *call.request.arguments)
                 continue
             _require_permission(route.permission, api_call)
-            if call.body:
-                api_call.body = loads(call.body)
+            if body:
+                api_call.body = loads(body)
             if isinstance(function, CombinedCall):
                 entries.append(function.read(api_call, *call.request.arguments))
                 in_group.append(call)

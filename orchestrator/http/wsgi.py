@@ -45,7 +45,7 @@ class FastPathWSGI:
         # A claim that may wait keeps its thread in Django's path.
         if request is None or body is None or (request.route.is_long_poll and b"wait_seconds" in body):
             return self.inner(environ, start_response)
-        (response,) = self.fast_path.answer([FastCall(request, body)])
+        (response,) = self.fast_path.answer([FastCall(request, io.BytesIO(body))])
         assert response is not None  # noqa: S101 only ASGI knows that a client has disconnected
         start_response(f"{response.status} {responses[response.status]}", response.headers)
         return [response.body]

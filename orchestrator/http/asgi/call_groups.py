@@ -7,6 +7,7 @@ A call by itself pays for a thread, two statements and a commit. In a group of 6
 import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
 from prometheus_client import Histogram
@@ -17,6 +18,7 @@ C = TypeVar("C")
 R = TypeVar("R")
 
 MAX_GROUP: Final = 128  # calls; a larger group makes its first call wait and saves little more
+MAX_GROUP_BYTES: Final = 4 << 20  # of the bodies of a group, which are in memory together
 MAX_WAITING: Final = 2048
 MAX_WAITING_PER_CLIENT: Final = 1024
 
@@ -27,6 +29,15 @@ GROUP_SIZES = Histogram(
     buckets=(1, 2, 4, 8, 16, 32, 64, 128),
     registry=None,
 )
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting(Generic[C, R]):
+    """A call that waits for its turn."""
+
+    call: C
+    future: "asyncio.Future[R]"
+    size: int
 
 
 class CallGroup(Generic[C, R]):
@@ -46,7 +57,7 @@ class CallGroup(Generic[C, R]):
         """
         self.name = name
         self._answer, self._threads = answer, threads
-        self._waiting: OrderedDict[Hashable, deque[tuple[C, asyncio.Future[R]]]] = OrderedDict()  # next client first
+        self._waiting: OrderedDict[Hashable, deque[_Waiting[C, R]]] = OrderedDict()  # next client first
         self._number = 0  # of those that wait
         self._running: asyncio.Task[None] | None = None
         self._pending = PENDING.labels(name)
@@ -56,10 +67,10 @@ class CallGroup(Generic[C, R]):
         """Return whether one more call of this client is too many."""
         return self._number >= MAX_WAITING or len(self._waiting.get(client, ())) >= MAX_WAITING_PER_CLIENT
 
-    async def answer(self, call: C, client: Hashable) -> R:
-        """Return the answer to a call, which runs with the next group."""
+    async def answer(self, call: C, client: Hashable, *, size: int = 0) -> R:
+        """Return the answer to a call, which runs with the next group. `size`: the number of bytes in its body."""
         future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(client, deque()).append((call, future))
+        self._waiting.setdefault(client, deque()).append(_Waiting(call, future, size))
         self._number += 1
         self._pending.inc()
         if self._running is None:
@@ -74,31 +85,35 @@ class CallGroup(Generic[C, R]):
             while group := self._take():
                 self._sizes.observe(len(group))
                 try:
-                    answers = await self._threads.call(self._answer, [call for call, _ in group], client=self.name)
+                    answers = await self._threads.call(
+                        self._answer, [waiting.call for waiting in group], client=self.name
+                    )
                 except Exception as error:  # noqa: BLE001 each caller handles it
                     _fail(group, error)
                     continue
-                for (_, future), answer in zip(group, answers, strict=True):
-                    if not future.done():  # the request was canceled
-                        future.set_result(answer)
+                for waiting, answer in zip(group, answers, strict=True):
+                    if not waiting.future.done():  # the request was canceled
+                        waiting.future.set_result(answer)
         finally:
             self._running = None
 
-    def _take(self) -> list[tuple[C, "asyncio.Future[R]"]]:
+    def _take(self) -> list["_Waiting[C, R]"]:
         """Remove and return the next calls, of each client in turn."""
-        group: list[tuple[C, asyncio.Future[R]]] = []
-        while self._waiting and len(group) < MAX_GROUP:
+        group: list[_Waiting[C, R]] = []
+        size = 0
+        while self._waiting and len(group) < MAX_GROUP and size < MAX_GROUP_BYTES:
             client, calls = self._waiting.popitem(last=False)
             found = calls.popleft()
             self._number -= 1
             if calls:
                 self._waiting[client] = calls  # behind the other clients
-            if not found[1].done():
+            if not found.future.done():
                 group.append(found)
+                size += found.size
         return group
 
 
-def _fail(group: list[tuple[C, "asyncio.Future[R]"]], error: Exception) -> None:
-    for _, future in group:
-        if not future.done():
-            future.set_exception(error)
+def _fail(group: list["_Waiting[C, R]"], error: Exception) -> None:
+    for waiting in group:
+        if not waiting.future.done():
+            waiting.future.set_exception(error)

@@ -113,7 +113,7 @@ class SyncASGIHandler(ASGIHandler):
         scope = {**scope, DISCONNECTED: disconnected}
         try:
             if group is not None and request is not None:
-                response = await group.answer(self._fast_call(scope, request, body), client)
+                response = await group.answer(self._fast_call(scope, request, body), client, size=request.size)
                 await self._send_fast_response(response, scope, send)
             else:
                 await self._respond(scope, body, send, request=request, pool=pool, client=client)
@@ -182,7 +182,7 @@ class SyncASGIHandler(ASGIHandler):
 
     def _fast_call(self, scope: dict[str, Any], request: PlainRequest, body: IO[bytes]) -> FastCall:
         disconnected = scope[DISCONNECTED].done
-        return FastCall(request, body.read(), attempt=scope.get(ATTEMPT), is_disconnected=disconnected)
+        return FastCall(request, body, attempt=scope.get(ATTEMPT), is_disconnected=disconnected)
 
     def note_caller(self, response: FastResponse, scope: dict[str, Any]) -> None:
         """Let the next requests with the credentials of this one take turns as those of its caller."""

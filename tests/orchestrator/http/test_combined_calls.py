@@ -1,5 +1,6 @@
 """A call that runs in a group has the answer that it has by itself, and the group the effects of its calls."""
 
+import io
 import re
 from types import SimpleNamespace
 
@@ -92,7 +93,7 @@ def call_of(sent):
     headers = ScopeHeaders({name.lower().encode(): value.encode("latin-1") for name, value in with_length(sent)})
     request = PATH.match(sent.path, headers, size=len(sent.body), peer=sent.peer, scheme=sent.scheme)
     assert request is not None
-    return FastCall(request, sent.body)
+    return FastCall(request, io.BytesIO(sent.body))
 
 
 def other_of(others, path):

@@ -76,6 +76,19 @@ def test_clients_take_turns_and_a_group_is_bounded(monkeypatch):
     ]
 
 
+def test_a_group_is_bounded_by_the_size_of_its_bodies(monkeypatch):
+    monkeypatch.setattr(call_groups, "MAX_GROUP_BYTES", 10)
+
+    async def tell(groups: Groups) -> None:
+        first = await groups.occupied()
+        calls = [asyncio.create_task(groups.group.answer(number, number, size=6)) for number in range(5)]
+        await asyncio.sleep(0)
+        groups.go_on.set()
+        await asyncio.gather(first, *calls)
+
+    assert story(tell).ran[1:] == [[0, 1], [2, 3], [4]]
+
+
 def test_a_client_has_a_bound_of_its_own(monkeypatch):
     monkeypatch.setattr(call_groups, "MAX_WAITING_PER_CLIENT", 2)
     monkeypatch.setattr(call_groups, "MAX_WAITING", 3)
