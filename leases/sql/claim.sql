@@ -288,6 +288,7 @@ DECLARE
     numbers integer[] := array_fill(0, ARRAY[cardinality(p_workers)]);
     number integer;
     claimants integer := 0;  -- workers that may get a job
+    served integer;  -- those that got one
     free integer[];  -- slots
     slots integer[] := '{}';  -- of `jobs`
     has_exclusions boolean;
@@ -471,7 +472,9 @@ BEGIN
                        FROM lease_jobs(jobs, slots, names, p_sessions, p_max_jobs, p_acknowledge, p_lease_ids,
                                        p_event_ids, p_now) l;
     END IF;
-    IF cardinality(jobs) < claimants THEN
+    served := CASE claimants WHEN 1 THEN least(cardinality(jobs), 1)
+                   ELSE (SELECT count(DISTINCT (slot - 1) / p_max_jobs) FROM unnest(slots) AS taken(slot)) END;
+    IF served < claimants THEN
         is_due := EXISTS (SELECT FROM lane_queues q WHERE q.eligible_at <= clock_timestamp())
             OR EXISTS (SELECT FROM lanes l WHERE l.eligible_at <= clock_timestamp());
         IF is_due OR missed OR exhausted THEN

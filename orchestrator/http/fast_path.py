@@ -6,6 +6,7 @@ request: it authenticates, checks the permission, parses, runs the same function
 headers, problem documents, log line and metric. `tests/orchestrator/http/test_fast_path.py` compares both paths.
 """
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -30,6 +31,8 @@ from orchestrator.http.errors.problems import MEDIA_TYPE, problem, to_api_error
 from orchestrator.http.observability.access_log import CLIENT_CLOSED_REQUEST, AccessLogEntry
 from orchestrator.http.observability.request_context import RequestContext, new_context
 from runtime_jobs.identifiers import is_id
+
+log = logging.getLogger(__name__)
 
 H = TypeVar("H", bound=Headers)
 
@@ -174,19 +177,32 @@ class FastPath:
             return None
         return found[0], (parameter, *found[0].arguments)
 
-    def answer(self, calls: Sequence["FastCall"]) -> list[FastResponse | None]:
+    def answer(self, calls: Sequence["FastCall"], *, in_group: bool = False) -> list[FastResponse | None]:
         """Execute calls of one route, as one operation if it is combined, and return their responses.
 
         The thread's database connection is released. A client that disconnected before gets no response.
+
+        Args:
+            calls: The calls.
+            in_group: Execute no call that does not fit into a group (`CombinedCall.fits`). Its `is_left_out` is set,
+                and it has no response yet.
         """
         connected = [call for call in calls if not call.is_disconnected()]
         try:
             if connected:
-                _execute(connected[0].request.route, connected)
-            responses = {id(call): self._response(call) for call in connected}
+                _execute(connected[0].request.route, connected, in_group=in_group)
+            responses = {id(call): self._safe_response(call) for call in connected if not call.is_left_out}
         finally:
             release_connections()
         return [responses.get(id(call)) for call in calls]
+
+    def _safe_response(self, call: "FastCall") -> FastResponse:
+        """Return the response, or an empty 500: the other calls of a group were executed, and must be answered."""
+        try:
+            return self._response(call)
+        except Exception:
+            log.exception("no response to %s", call.context.request_id)
+            return FastResponse(500, [*self._common, ("Content-Length", "0")], b"", call.caller)
 
     def _response(self, call: "FastCall") -> FastResponse:
         """Return the response to an executed call, and write its line of the log."""
@@ -226,9 +242,10 @@ class FastCall:
         context: Identifiers of the request.
         caller: Whom the request has authenticated, or None.
         result: The answer or the error. None until the call was executed.
+        is_left_out: The call does not fit into its group, and was not executed.
     """
 
-    __slots__ = ("attempt", "body", "caller", "context", "is_disconnected", "request", "result")
+    __slots__ = ("attempt", "body", "caller", "context", "is_disconnected", "is_left_out", "request", "result")
 
     def __init__(
         self,
@@ -243,35 +260,48 @@ class FastCall:
         self.context = entry.context if entry else _new_context(request.headers)
         self.caller: Principal | None = None
         self.result: ApiAnswer | Exception | None = None
+        self.is_left_out = False
 
 
-def _execute(route: FastRoute, calls: list[FastCall]) -> None:
-    """Set the result of each call."""
+def _execute(route: FastRoute, calls: list[FastCall], *, in_group: bool) -> None:
+    """Set the result of each call, or that it is left out."""
     if route.permission is not None:
         _authenticate(calls)
-    function, entries, in_group = route.function, [], []
+    entries: list[tuple[FastCall, Any]] = []
     for call in calls:
         if call.result is not None:
             continue
         try:
-            body = call.body.read()
-            api_call = ApiCall(call.caller, call.request.headers, call.context, call.request.address, {})
-            if route.permission is None:
-                call.result = function(api_call, body, *call.request.arguments)
-                continue
-            _require_permission(route.permission, api_call)
-            if body:
-                api_call.body = loads(body)
-            if isinstance(function, CombinedCall):
-                entries.append(function.read(api_call, *call.request.arguments))
-                in_group.append(call)
-            else:
-                call.result = function(api_call, *call.request.arguments)
+            _begin(route, call, entries)
         except Exception as error:  # noqa: BLE001 it has a response
             call.result = error
-    if isinstance(function, CombinedCall):
-        for call, result in zip(in_group, function.run_each(entries), strict=True):
-            call.result = result
+    if isinstance(route.function, CombinedCall):
+        _run_combined(route.function, entries, in_group=in_group)
+
+
+def _begin(route: FastRoute, call: FastCall, entries: list[tuple[FastCall, Any]]) -> None:
+    """Execute the call, or read it and add it to the entries of its group."""
+    body = call.body.read()
+    api_call = ApiCall(call.caller, call.request.headers, call.context, call.request.address, {})
+    if route.permission is None:
+        call.result = route.function(api_call, body, *call.request.arguments)
+        return
+    _require_permission(route.permission, api_call)
+    if body:
+        api_call.body = loads(body)
+    if isinstance(route.function, CombinedCall):
+        entries.append((call, route.function.read(api_call, *call.request.arguments)))
+    else:
+        call.result = route.function(api_call, *call.request.arguments)
+
+
+def _run_combined(function: CombinedCall[Any, Any], entries: list[tuple[FastCall, Any]], *, in_group: bool) -> None:
+    if in_group:
+        for (call, _), fits in zip(entries, function.fits([entry for _, entry in entries]), strict=True):
+            call.is_left_out = not fits
+        entries = [(call, entry) for call, entry in entries if not call.is_left_out]
+    for (call, _), result in zip(entries, function.run_each([entry for _, entry in entries]), strict=True):
+        call.result = result
 
 
 def _authenticate(calls: list[FastCall]) -> None:

@@ -6,7 +6,7 @@ opens a transaction around it.
 
 import random
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol, TypeVar
@@ -18,6 +18,7 @@ from leases.models import Lease
 from leases.scheduling.claims import AttachedClaim, Claimant, ClaimResult, Offer, claim_for_each, claim_jobs
 from orchestrator.core.idempotency import IdempotentRequest
 from orchestrator.core.unit_of_work import MAX_ATTEMPTS, MAX_PAUSE_SECONDS, is_retryable
+from runtime_jobs.db_errors import is_database_unavailable
 from runtime_jobs.models import Job
 from workers.models import Worker
 
@@ -25,6 +26,7 @@ from workers.models import Worker
 # whose only job was claimed looks full until then: a job of lower priority may wait behind any number of them.
 MAX_INCONCLUSIVE_ATTEMPTS = 16
 MAX_INCONCLUSIVE_PAUSE_SECONDS = 0.005
+MAX_WORKERS, MAX_JOBS = 16, 64  # of one statement; a single worker may ask for any number of jobs
 
 
 class ClaimAttempt(Protocol):
@@ -177,32 +179,50 @@ def claim_for_workers(orders: Sequence[ClaimOrder], *, now: datetime | None = No
                 groups.setdefault(order.group, {})[place] = order
         for group in groups.values():
             waiting = {place: order for place, order in waiting.items() if place not in group}
-            try:
-                results |= _claim_together(group, now)
-            except Exception as error:  # noqa: BLE001 see above
-                results |= dict.fromkeys(group, error)
+            for together in _statements(group):
+                results |= _claim_together(together, now)
     return [results[place] for place in range(len(orders))]
 
 
+def _statements(group: dict[int, ClaimOrder]) -> Iterator[dict[int, ClaimOrder]]:
+    """Yield the orders of each statement. Between two of them the shares of organizations are charged."""
+    places = list(group)
+    most = max(1, min(MAX_WORKERS, MAX_JOBS // max(1, group[places[0]].limit)))
+    for first in range(0, len(places), most):
+        yield {place: group[place] for place in places[first : first + most]}
+
+
 def _claim_together(orders: dict[int, ClaimOrder], now: datetime | None) -> dict[int, list[Claimed] | Exception]:
-    """Claim for workers that offer the same. A claim that was inconclusive is repeated for those without a job."""
-    results: dict[int, ClaimResult] = {}
+    """Claim for workers that offer the same.
+
+    A claim that was inconclusive is repeated for the workers without a job. After an error, which concerns these only,
+    each of them claims by itself, unless the database is unavailable: a statement that failed has stored nothing.
+    """
+    found: dict[int, ClaimResult] = {}
     waiting = dict(orders)
 
     def attempt() -> ClaimResult:
         order = next(iter(waiting.values()))
         claimants = [Claimant(other.worker, other.session, other.lease_ulid) for other in waiting.values()]
-        found = claim_for_each(claimants, order.offer, limit=order.limit, acknowledge=order.acknowledge, now=now)
-        results.update(zip(waiting, found, strict=True))
-        for place in [place for place in waiting if not results[place].again]:
+        results = claim_for_each(claimants, order.offer, limit=order.limit, acknowledge=order.acknowledge, now=now)
+        found.update(zip(waiting, results, strict=True))
+        for place in [place for place in waiting if not found[place].again]:
             del waiting[place]
         return ClaimResult([], again=bool(waiting))
 
-    _repeated(attempt)
+    failed: dict[int, list[Claimed] | Exception] = {}
+    try:
+        _repeated(attempt)
+    except Exception as error:  # noqa: BLE001 it is the result of those that wait
+        if len(waiting) == 1 or is_database_unavailable(error):
+            failed = dict.fromkeys(waiting, error)
+        else:
+            for place, order in list(waiting.items()):
+                failed |= _claim_together({place: order}, now)
     return {
         place: StaleLease("lease_ended") if result.is_replaced else _as_claims(result)
-        for place, result in results.items()
-    }
+        for place, result in found.items()
+    } | failed
 
 
 def claim_one(claim: AttachedClaim) -> Lease | None:

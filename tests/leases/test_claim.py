@@ -6,6 +6,7 @@ from django.test.utils import CaptureQueriesContext
 
 from leases.errors import StaleLease
 from leases.models import Lane, Lease
+from leases.scheduling.claims import Claimant, claim_for_each
 from orchestrator.audit.runner import run_audit
 from orchestrator.services import claiming, heartbeat, job_end
 from runtime_jobs.events import first_invalid_seq
@@ -127,3 +128,18 @@ def test_an_unchanged_offer_does_not_write_the_worker(worker):
     changed = offer(worker, job_types=("steps", "runtime"))
     claiming.claim(worker=worker, offer=changed)
     assert Worker.objects.get(pk=worker.pk).offered_types == ["runtime", "steps"]
+
+
+def test_a_worker_whose_exclusions_leave_it_nothing_is_not_told_that_there_is_no_job(db):
+    """Of two workers that ask for two jobs each, one gets both of the first four that it alone may have."""
+    one, two, project = WorkerFactory(), WorkerFactory(), ProjectFactory()
+    for _ in range(4):
+        job = submitted(project)
+        Job.objects.filter(pk=job.pk).update(excluded_workers=[two.worker_id])
+    last = submitted(project)
+    claimants = [Claimant(one), Claimant(two)]
+    first, second = claim_for_each(claimants, offer(one), limit=2, acknowledge=True)
+    assert len(first.leases) == 2
+    assert (list(second.leases), second.again) == ([], True)
+    (again,) = claim_for_each(claimants[1:], offer(two), limit=2, acknowledge=True)
+    assert [lease.job.pk for lease in again.leases] == [last.pk]

@@ -4,6 +4,7 @@ Views and `orchestrator.http.fast_path` run the same functions, which have these
 """
 
 import logging
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
@@ -17,6 +18,8 @@ from orchestrator.http.observability.request_context import RequestContext, cont
 from runtime_jobs.db_errors import is_database_unavailable
 
 log = logging.getLogger(__name__)
+
+MAX_REPEAT_SECONDS = 3.0
 
 E = TypeVar("E")
 R = TypeVar("R")
@@ -88,11 +91,14 @@ class CombinedCall(Generic[E, R]):
         read: Returns what the operation needs of a call: its arguments are those of the call. It reads no database.
         run: Runs the operation for several calls, and returns the result or the refusal of each.
         answer: Returns the response to a call with this result.
+        fits: Returns for each call whether it belongs into a group with the calls before it. One that takes long, or
+            must follow another one, runs in a thread of the requests, where clients share the threads.
     """
 
     read: Callable[..., E]
     run: Callable[[Sequence[E]], Sequence[R | Exception]]
     answer: Callable[[E, R], ApiAnswer]
+    fits: Callable[[Sequence[E]], Sequence[bool]] = lambda entries: [True] * len(entries)
 
     def __call__(self, call: ApiCall, *arguments: Any) -> ApiAnswer:
         """Run the operation for one call."""
@@ -114,8 +120,16 @@ class CombinedCall(Generic[E, R]):
             if len(entries) == 1 or is_database_unavailable(error):
                 return [error] * len(entries)
             log.warning("%d combined calls are repeated one by one", len(entries), exc_info=True)
-            return [answer for entry in entries for answer in self.run_each([entry])]
+            return self._run_one_by_one(entries, error)
         return [self._answer(entry, result) for entry, result in zip(entries, results, strict=True)]
+
+    def _run_one_by_one(self, entries: Sequence[E], error: Exception) -> list[ApiAnswer | Exception]:
+        """Run each call by itself. After `MAX_REPEAT_SECONDS` the others get the error: nothing of them was stored."""
+        until = time.monotonic() + MAX_REPEAT_SECONDS
+        answers: list[ApiAnswer | Exception] = []
+        for entry in entries:
+            answers += [error] if time.monotonic() > until else self.run_each([entry])
+        return answers
 
     def _answer(self, entry: E, result: R | Exception) -> ApiAnswer | Exception:
         try:

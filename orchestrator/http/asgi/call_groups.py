@@ -85,15 +85,16 @@ class CallGroup(Generic[C, R]):
             while group := self._take():
                 self._sizes.observe(len(group))
                 try:
-                    answers = await self._threads.call(
-                        self._answer, [waiting.call for waiting in group], client=self.name
-                    )
+                    calls = [waiting.call for waiting in group]
+                    answers = await self._threads.call(self._answer, calls, client=self.name)
+                    for waiting, answer in zip(group, answers, strict=True):
+                        if not waiting.future.done():  # the request was canceled
+                            waiting.future.set_result(answer)
                 except Exception as error:  # noqa: BLE001 each caller handles it
                     _fail(group, error)
-                    continue
-                for waiting, answer in zip(group, answers, strict=True):
-                    if not waiting.future.done():  # the request was canceled
-                        waiting.future.set_result(answer)
+                finally:
+                    for waiting in group:
+                        waiting.future.cancel()  # has no effect on one that is done
         finally:
             self._running = None
 

@@ -3,6 +3,7 @@
 import asyncio
 import io
 from collections.abc import Hashable
+from functools import partial
 from typing import IO, Any
 
 from django.conf import settings
@@ -58,7 +59,7 @@ def _groups(fast_path: FastPath) -> dict[str, CallGroup[FastCall, FastResponse |
     """Return the groups of the combined calls by their route, each with a thread."""
     paths = [route.path for route in fast_path.routes if isinstance(route.function, CombinedCall)]
     threads = ThreadPool("group", threads=max(1, len(paths)), queue=0)
-    return {path: CallGroup(path, fast_path.answer, threads) for path in paths}
+    return {path: CallGroup(path, partial(fast_path.answer, in_group=True), threads) for path in paths}
 
 
 class SyncASGIHandler(ASGIHandler):
@@ -113,10 +114,17 @@ class SyncASGIHandler(ASGIHandler):
         scope = {**scope, DISCONNECTED: disconnected}
         try:
             if group is not None and request is not None:
-                response = await group.answer(self._fast_call(scope, request, body), client, size=request.size)
-                await self._send_fast_response(response, scope, send)
-            else:
-                await self._respond(scope, body, send, request=request, pool=pool, client=client)
+                call = self._fast_call(scope, request, body)
+                response = await group.answer(call, client, size=request.size)
+                if not call.is_left_out:
+                    await self._send_fast_response(response, scope, send)
+                    return
+                body.seek(0)
+                if ATTEMPT not in scope and pool.is_full(client):
+                    OVERLOADS.labels(pool.name).inc()
+                    await send_refusal(overloaded("Too many requests wait for a thread of this process."), scope, send)
+                    return
+            await self._respond(scope, body, send, request=request, pool=pool, client=client)
         finally:
             disconnected.cancel()
 

@@ -9,12 +9,13 @@ from django.db import OperationalError, connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from leases.models import Lease
+from leases.scheduling.claims import ClaimResult
 from orchestrator.http.asgi.sync_handler import ScopeHeaders
 from orchestrator.http.auth import authentication
 from orchestrator.http.auth.bad_credentials import FailedAuthThrottle
 from orchestrator.http.fast_path import FastCall, FastPath
 from orchestrator.protocols.native.fast_routes import ROUTES
-from orchestrator.services import batch_calls, bulk_submit
+from orchestrator.services import batch_calls, bulk_submit, claiming
 from runtime_jobs.models import IdempotencyKey, Job
 from tests.factories import (
     SUBMIT_ANY_BODY,
@@ -227,6 +228,59 @@ def test_a_lock_of_one_job_makes_no_other_call_busy(world, others, monkeypatch):
     beat = post(world, f"{LEASES}/{world.held}/heartbeat", {})
     found = PATH.answer([call_of(beat), call_of(others["heartbeat"])])
     assert [response.status for response in found] == [503, 200]
+
+
+def test_what_takes_long_or_must_follow_another_call_is_left_out_of_a_group(world, others):
+    worker = WorkerFactory(slug="twice")
+    world.tokens["twice"] = worker.token
+    claim = post(world, LEASES, {"worker_id": worker.worker_id}, "twice")
+    keyed = post(world, LEASES, {"worker_id": worker.worker_id}, "twice", Idempotency_Key="k")
+    beat = post(world, f"{LEASES}/{world.held}/heartbeat", {})
+    serial = post(world, JOBS, SUBMIT_BODY | {"concurrency": {"key": "deploy", "when_busy": "cancel_older"}}, "alice")
+    for sent, expected in (
+        ([claim, others[LEASES], claim], [False, False, True]),
+        ([keyed], [True]),
+        ([beat, others["heartbeat"], beat], [False, False, True]),
+        ([serial, others[JOBS]], [True, False]),
+    ):
+        calls = [call_of(one) for one in sent]
+        found = PATH.answer(calls, in_group=True)
+        assert [call.is_left_out for call in calls] == [response is None for response in found] == expected
+        (alone,) = PATH.answer([call_of(next(one for one, out in zip(sent, expected, strict=True) if out))])
+        assert alone.status < 300
+
+
+def test_an_error_of_a_claim_costs_no_other_worker_its_lease(world, monkeypatch):
+    """A has a lease when B's repetition fails, and a statement for several is repeated for each of them."""
+    submitted(), submitted()
+    workers = [WorkerFactory(slug=f"claims-{number}") for number in range(3)]
+    for worker in workers:
+        world.tokens[worker.slug] = worker.token
+    claims = [post(world, LEASES, {"worker_id": worker.worker_id}, worker.slug) for worker in workers]
+    original, sizes = claiming.claim_for_each, []
+
+    def busy(claimants, *args, **terms):
+        sizes.append(len(claimants))
+        if len(claimants) > 1 or claimants[0].worker.pk == workers[2].pk:
+            with transaction.atomic(), connection.cursor() as cursor:
+                cursor.execute("DO $$ BEGIN RAISE EXCEPTION 'locked' USING ERRCODE = '55P03'; END $$")
+        return original(claimants, *args, **terms)
+
+    monkeypatch.setattr(claiming, "claim_for_each", busy)
+    found = PATH.answer([call_of(sent) for sent in claims], in_group=True)
+    assert [response.status for response in found] == [201, 201, 503]
+    assert sizes == [3, 1, 1, 1]
+
+    def inconclusive(claimants, *args, **terms):
+        results = original(claimants, *args, **terms)
+        if len(claimants) == 1:
+            raise RuntimeError("on purpose")
+        return [results[0], *(ClaimResult([], again=True) for _ in claimants[1:])]
+
+    monkeypatch.setattr(claiming, "claim_for_each", inconclusive)
+    submitted()
+    found = PATH.answer([call_of(sent) for sent in claims[:2]], in_group=True)
+    assert [response.status for response in found] == [201, 500]
 
 
 def test_a_client_that_has_disconnected_is_left_out(world, others):

@@ -111,12 +111,16 @@ def _run_submit(calls: Sequence[SubmitCall]) -> Sequence[OperationResult | Excep
     return bulk_submit.submit_together(requests, policy_for=configured_policy, default_pool=settings.DEFAULT_POOL)
 
 
+def _locks_no_other_rows(calls: Sequence[SubmitCall]) -> list[bool]:
+    return [not call.request.locks_other_rows for call in calls]
+
+
 def _answer_submit(call: SubmitCall, outcome: OperationResult) -> ApiAnswer:
     return _created(outcome, call.collection)
 
 
 # Queue a new job.
-submit = CombinedCall(_read_submit, _run_submit, _answer_submit)
+submit = CombinedCall(_read_submit, _run_submit, _answer_submit, _locks_no_other_rows)
 
 
 def submit_bulk(call: ApiCall, collection: JobCollection) -> ApiAnswer:

@@ -3,7 +3,7 @@
 All are combined: concurrent calls of any workers run as one operation.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -107,10 +107,7 @@ def _run_claim(calls: Sequence[ClaimCall]) -> Sequence[ClaimedDocuments | Except
     }
     together = {place: call.order for place, call in enumerate(calls) if call.idempotency is None}
     results |= dict(zip(together, claiming.claim_for_workers(list(together.values())), strict=True))
-    try:
-        return _documents([results[place] for place in range(len(calls))])
-    except Exception as error:  # noqa: BLE001 the claims were made, and must not be repeated
-        return [error] * len(calls)
+    return _documents([results[place] for place in range(len(calls))])
 
 
 def _claim_once(order: ClaimOrder, idempotency: IdempotentRequest) -> list[Claimed] | LifecycleError:
@@ -128,8 +125,14 @@ def _claim_once(order: ClaimOrder, idempotency: IdempotentRequest) -> list[Claim
 
 
 def _documents(results: Sequence[list[Claimed] | Exception]) -> list[ClaimedDocuments | Exception]:
+    """Render the leases of all, or those of each worker by itself if that fails: the claims must not be repeated."""
     claims = [claimed for result in results if not isinstance(result, Exception) for claimed in result]
-    leases = iter(_serialize_claims(claims))
+    try:
+        leases = iter(_serialize_claims(claims))
+    except Exception as error:  # noqa: BLE001 it is the result of the worker whose lease it is
+        if len(results) == 1:
+            return [error]
+        return [document for result in results for document in _documents([result])]
     return [
         result
         if isinstance(result, Exception)
@@ -255,6 +258,22 @@ def _final_documents(
     }
 
 
+def _first_of_lease(calls: Sequence[LeaseCall[Any]]) -> list[bool]:
+    """A second message about a lease must follow the first one."""
+    return _are_first([call.lease_ulid for call in calls])
+
+
+def _first_without_key(calls: Sequence[ClaimCall]) -> list[bool]:
+    """A second claim of a worker must follow the first one, and one with a key takes a transaction of its own."""
+    firsts = _are_first([call.order.worker.pk for call in calls])
+    return [first and call.idempotency is None for first, call in zip(firsts, calls, strict=True)]
+
+
+def _are_first(names: Sequence[Hashable]) -> list[bool]:
+    seen: set[Hashable] = set()
+    return [not (name in seen or seen.add(name)) for name in names]  # type: ignore[func-returns-value] # adds it
+
+
 def _messages(calls: Mapping[str, LeaseCall[M]]) -> Messages[M]:
     return {lease_ulid: call.message for lease_ulid, call in calls.items()}
 
@@ -272,15 +291,15 @@ def _answer_document(_: LeaseCall[Any], document: FinalDocument) -> ApiAnswer:
 
 
 # Claim the next jobs: 201 with the lease, or with a list if the body has `max_leases`; 204 without a job.
-claim = CombinedCall(_read_claim, _run_claim, _answer_claim)
+claim = CombinedCall(_read_claim, _run_claim, _answer_claim, _first_without_key)
 # Acknowledge a new lease.
-acknowledge = CombinedCall(_read_acknowledge, _run_acknowledge, _answer_status)
+acknowledge = CombinedCall(_read_acknowledge, _run_acknowledge, _answer_status, _first_of_lease)
 # Extend a lease.
-heartbeat = CombinedCall(_read_heartbeat, _run_heartbeat, _answer_heartbeat)
+heartbeat = CombinedCall(_read_heartbeat, _run_heartbeat, _answer_heartbeat, _first_of_lease)
 # End a job as `uploaded` or `succeeded`; with `claim_next` also claim the next one.
-complete = CombinedCall(_read_complete, _run_complete, _answer_document)
+complete = CombinedCall(_read_complete, _run_complete, _answer_document, _first_of_lease)
 # End a job as `failed`; with `claim_next` also claim the next one.
-fail = CombinedCall(_read_fail, _run_fail, _answer_document)
+fail = CombinedCall(_read_fail, _run_fail, _answer_document, _first_of_lease)
 
 
 def complete_arguments(result: dict[str, Any]) -> dict[str, Any]:
