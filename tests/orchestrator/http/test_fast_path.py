@@ -339,7 +339,7 @@ def test_a_failure_is_answered_alike(handlers, world, kind, caplog, monkeypatch)
 def test_a_match_executes_and_counts_nothing(handlers, world, kind, django_assert_num_queries, monkeypatch):
     monkeypatch.setattr(authentication, "authenticate_bearers", None)
     path = FastPath(ROUTES)
-    monkeypatch.setattr(FastPath, "answer", None)
+    monkeypatch.setattr(FastPath, "answer", lambda *_, **__: pytest.fail("it was executed"))
     handler, application = SyncASGIHandler(path), FastPathWSGI(path, lambda environ, _: environ["wsgi.input"].read())
     monkeypatch.setattr(handler, "_run_django", lambda _scope, body: SimpleNamespace(body=body.read()))
     before = counters()
