@@ -94,34 +94,21 @@ def _read_claim(call: ApiCall) -> ClaimCall:
 
 
 def _run_claim(calls: Sequence[ClaimCall]) -> Sequence[ClaimedDocuments | Exception]:
-    """Claim for all workers, then render the leases of all.
-
-    Claims with a key come first: these may be repeated if another one fails.
-    """
+    """Claim for all workers, then render the leases of all. A claim with a key comes by itself."""
     for call in calls:
         clear_unready(call.order.worker)
-    results: dict[int, list[Claimed] | Exception] = {
-        place: _claim_once(call.order, call.idempotency)
-        for place, call in enumerate(calls)
-        if call.idempotency is not None
-    }
-    together = {place: call.order for place, call in enumerate(calls) if call.idempotency is None}
-    results |= dict(zip(together, claiming.claim_for_workers(list(together.values())), strict=True))
-    return _documents([results[place] for place in range(len(calls))])
-
-
-def _claim_once(order: ClaimOrder, idempotency: IdempotentRequest) -> list[Claimed] | LifecycleError:
-    try:
-        return claiming.claim_many(
-            worker=order.worker,
-            offer=order.offer,
-            limit=order.limit,
-            acknowledge=order.acknowledge,
-            session=order.session,
-            idempotency=idempotency,
-        )
-    except LifecycleError as refusal:
-        return refusal
+    order, key = calls[0].order, calls[0].idempotency
+    if key is None:
+        return _documents(claiming.claim_for_workers([call.order for call in calls]))
+    claims = claiming.claim_many(
+        worker=order.worker,
+        offer=order.offer,
+        limit=order.limit,
+        acknowledge=order.acknowledge,
+        session=order.session,
+        idempotency=key,
+    )
+    return _documents([claims])
 
 
 def _documents(results: Sequence[list[Claimed] | Exception]) -> list[ClaimedDocuments | Exception]:
@@ -176,11 +163,11 @@ def _final_call(call: ApiCall, lease_id: str, validated: dict[str, Any], message
 
 
 def _run_acknowledge(calls: Sequence[LeaseCall[None]]) -> Sequence[Job | Exception]:
-    return _in_rounds(calls, lambda together: batch_calls.acknowledge_many(_messages(together)))
+    return list(batch_calls.acknowledge_many(_messages(calls)).values())
 
 
 def _run_heartbeat(calls: Sequence[LeaseCall[HeartbeatUpdate]]) -> Sequence[HeartbeatResult | Exception]:
-    return _in_rounds(calls, lambda together: batch_calls.renew_many(_messages(together)))
+    return list(batch_calls.renew_many(_messages(calls)).values())
 
 
 def _run_complete(calls: Sequence[LeaseCall[CompleteMessage]]) -> Sequence[FinalDocument | Exception]:
@@ -189,14 +176,14 @@ def _run_complete(calls: Sequence[LeaseCall[CompleteMessage]]) -> Sequence[Final
             raise refusal
         return complete_and_claim(lease_ulid=lease_ulid, worker=message.worker, message=message.content, claim=claim)
 
-    return _in_rounds(calls, lambda together: _end_each(together, complete_many, alone))
+    return _end_each(calls, complete_many, alone)
 
 
 def _run_fail(calls: Sequence[LeaseCall[FailMessage]]) -> Sequence[FinalDocument | Exception]:
     def alone(lease_ulid: str, message: WorkerMessage[FailMessage], claim: ClaimRequest) -> Finished:
         return fail_and_claim(lease_ulid=lease_ulid, worker=message.worker, message=message.content, claim=claim)
 
-    return _in_rounds(calls, lambda together: _end_each(together, batch_calls.fail_many, alone))
+    return _end_each(calls, batch_calls.fail_many, alone)
 
 
 def complete_many(messages: Messages[CompleteMessage]) -> Results[Ended]:
@@ -213,49 +200,40 @@ def _refused_runs(messages: Messages[CompleteMessage]) -> dict[str, LifecycleErr
     return refused_runs(runs, owners={lease_ulid: message.worker for lease_ulid, message in messages.items()})
 
 
-def _in_rounds(calls: Sequence[LeaseCall[M]], run: Callable[[dict[str, LeaseCall[M]]], Mapping[str, R]]) -> list[R]:
-    """Run messages by an operation that takes one message a lease: a second one about a lease follows the first."""
-    results: dict[int, R] = {}
-    waiting = dict(enumerate(calls))
-    while waiting:
-        places: dict[str, int] = {}
-        for place, call in waiting.items():
-            places.setdefault(call.lease_ulid, place)
-        found = run({lease_ulid: waiting.pop(place) for lease_ulid, place in places.items()})
-        results |= {place: found[lease_ulid] for lease_ulid, place in places.items()}
-    return [results[place] for place in range(len(calls))]
-
-
 def _end_each(
-    calls: Mapping[str, LeaseCall[M]],
+    calls: Sequence[LeaseCall[M]],
     end_many: Callable[[Messages[M]], Results[Ended]],
     end_and_claim: Callable[[str, WorkerMessage[M], ClaimRequest], Finished],
-) -> dict[str, FinalDocument | LifecycleError]:
+) -> list[FinalDocument | LifecycleError]:
     """Run final messages and then the claims that they carry. A message by itself is one statement with its claim."""
-    (lease_ulid, call), *others = calls.items()
+    call, *others = calls
     if not others and call.claim is not None:
-        try:
-            finished = end_and_claim(lease_ulid, call.message, call.claim)
-        except LifecycleError as refusal:
-            return {lease_ulid: refusal}
-        claims = {lease_ulid: finished.next_claim} if finished.next_claim else {}
-        return _final_documents(calls, {lease_ulid: finished.job}, claims)
+        finished = end_and_claim(call.lease_ulid, call.message, call.claim)
+        claims = {call.lease_ulid: finished.next_claim} if finished.next_claim else {}
+        return _final_documents(calls, {call.lease_ulid: finished.job}, claims)
     results = end_many(_messages(calls))
     ended = {name: result for name, result in results.items() if not isinstance(result, LifecycleError)}
-    requests = {name: (calls[name].message.worker, claim) for name in ended if (claim := calls[name].claim) is not None}
-    claims = claim_after(ended, requests) if requests else {}
-    refusals = {name: result for name, result in results.items() if isinstance(result, LifecycleError)}
-    return refusals | _final_documents(calls, {name: result.job for name, result in ended.items()}, claims)
+    requests = {
+        call.lease_ulid: (call.message.worker, call.claim)
+        for call in calls
+        if call.claim is not None and call.lease_ulid in ended
+    }
+    outcomes = {name: result.job if isinstance(result, Ended) else result for name, result in results.items()}
+    return _final_documents(calls, outcomes, claim_after(ended, requests) if requests else {})
 
 
 def _final_documents(
-    calls: Mapping[str, LeaseCall[Any]], jobs: Mapping[str, Job], claims: Mapping[str, Claimed]
-) -> dict[str, FinalDocument | LifecycleError]:
+    calls: Sequence[LeaseCall[Any]], outcomes: Mapping[str, Job | LifecycleError], claims: Mapping[str, Claimed]
+) -> list[FinalDocument | LifecycleError]:
     leases = dict(zip(claims, _serialize_claims(list(claims.values())), strict=True))
-    return {
-        name: wire.serialize_status(job) | ({"next_lease": leases.get(name)} if calls[name].claim else {})
-        for name, job in jobs.items()
-    }
+
+    def document(call: LeaseCall[Any]) -> FinalDocument | LifecycleError:
+        outcome = outcomes[call.lease_ulid]
+        if isinstance(outcome, LifecycleError):
+            return outcome
+        return wire.serialize_status(outcome) | ({"next_lease": leases.get(call.lease_ulid)} if call.claim else {})
+
+    return [document(call) for call in calls]
 
 
 def _first_of_lease(calls: Sequence[LeaseCall[Any]]) -> list[bool]:
@@ -270,12 +248,12 @@ def _first_without_key(calls: Sequence[ClaimCall]) -> list[bool]:
 
 
 def _are_first(names: Sequence[Hashable]) -> list[bool]:
-    seen: set[Hashable] = set()
-    return [not (name in seen or seen.add(name)) for name in names]  # type: ignore[func-returns-value] # adds it
+    first = {name: place for place, name in reversed(list(enumerate(names)))}
+    return [first[name] == place for place, name in enumerate(names)]
 
 
-def _messages(calls: Mapping[str, LeaseCall[M]]) -> Messages[M]:
-    return {lease_ulid: call.message for lease_ulid, call in calls.items()}
+def _messages(calls: Sequence[LeaseCall[M]]) -> Messages[M]:
+    return {call.lease_ulid: call.message for call in calls}
 
 
 def _answer_status(_: LeaseCall[Any], job: Job) -> ApiAnswer:
