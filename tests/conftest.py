@@ -16,6 +16,7 @@ from uuid import uuid4
 
 import hypothesis
 import pytest
+from pytest_django.plugin import blocking_manager_key
 
 # A deadline for each example would measure the load of the machine: pytest's timeout ends a test that hangs.
 hypothesis.settings.register_profile("suite", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
@@ -98,6 +99,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 # The only tests with a database of `make check`: the operations, their SQL, and the rules of models and migrations.
 CORE = ("leases/", "orchestrator/services/", "runtime_jobs/", "test_")
+_SERVED = pytest.StashKey[set[Path]]()  # the files, so far, of which a test gave its database to a process
 DATABASE_FIXTURES = {"db", "transactional_db", "database_url"}
 # Left to `make test`, too: real processes, servers, browsers and sandboxes, races, and every API with every bad input.
 SLOW = (
@@ -133,6 +135,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _needs_database(item: pytest.Item) -> bool:
     fixtures = DATABASE_FIXTURES & set(getattr(item, "fixturenames", ()))
     return bool(fixtures) or item.get_closest_marker("django_db") is not None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Any:
+    """Empty the tables again after a file whose processes use the database.
+
+    They outlive the flush of the last test: a scheduler wrote its beat once more, and the next file had a row too many.
+    """
+    result = yield
+    served = item.config.stash.setdefault(_SERVED, set())
+    if "database_url" in getattr(item, "fixturenames", ()):
+        served.add(item.path)
+    if item.path in served and (nextitem is None or nextitem.path != item.path):
+        served.remove(item.path)
+        with item.config.stash[blocking_manager_key].unblock():
+            flushing.retrying(flushing.delete_rows)
+    return result
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,7 @@ from django.db import OperationalError, connection
 from django.test import TransactionTestCase
 
 from runtime_jobs.models import JobEvent, Plan
-from tests import flushing
+from tests import conftest, flushing
 from tests.factories import claimed, submitted
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -63,6 +63,17 @@ def test_only_the_flush_may_empty_the_event_history():
     for statement in ("TRUNCATE runtime_job_events", "TRUNCATE operator_events", "TRUNCATE usage_records"):
         with pytest.raises(Exception, match="append-only"), connection.cursor() as cursor:
             cursor.execute(statement)
+
+
+def test_a_file_whose_processes_use_the_database_leaves_no_row(request, database_url):
+    """What they wrote after the flush of the last test: an earlier test of the file keeps it, the next file does not."""
+    for following, expected in ((request.node, True), (None, False)):
+        teardown = conftest.pytest_runtest_teardown(request.node, following)
+        next(teardown)
+        Plan.objects.create(name=f"late, {expected}")
+        with pytest.raises(StopIteration):
+            next(teardown)
+        assert Plan.objects.exists() is expected, following
 
 
 def set_lock_timeout(value: str) -> None:

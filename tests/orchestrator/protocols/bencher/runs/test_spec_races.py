@@ -1,7 +1,6 @@
 """A run and the archiving or deletion of its hardware spec at the same time: one waits for the other."""
 
-import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 
 import pytest
 from django.db import connection
@@ -78,21 +77,25 @@ def test_a_spec_that_ends_between_the_read_and_the_lock_gets_no_job(mia, monkeyp
 def test_the_archive_of_a_spec_waits_for_a_run_that_has_it(mia, monkeypatch):
     """Else the run would attach the spec to its testbed again, and submit a job of an archived spec."""
     spec = new_spec()
-    original, begun, threads = operation._use_testbed, threading.Event(), []
+    original, archived = operation._use_testbed, []
+
+    def archive_and_disconnect():
+        try:
+            archive(spec)
+        finally:
+            connection.close()
 
     def use(*arguments):
-        thread = threading.Thread(target=lambda: (begun.set(), archive(spec), connection.close()))
-        thread.start()
-        threads.append(thread)
-        assert begun.wait(60)
-        thread.join(1)  # without the lock it ends meanwhile
+        archived.append(pool.submit(archive_and_disconnect))
+        wait(archived, timeout=1)  # without the lock it ends meanwhile
         original(*arguments)
         assert HardwareSpec.objects.get(pk=spec.pk).archived_at is None
 
     monkeypatch.setattr(operation, "_use_testbed", use)
-    answer = post_run(mia, job_body(spec="two-cores") | {"testbed": "Machine"})
-    threads[0].join(60)
+    with ThreadPoolExecutor() as pool:
+        answer = post_run(mia, job_body(spec="two-cores") | {"testbed": "Machine"})
     assert answer.status_code == 201, answer.content
+    assert [future.result() for future in archived], "it was called, and raised nothing"
     assert HardwareSpec.objects.get(pk=spec.pk).archived_at is not None
     assert Testbed.objects.get(name="Machine").spec is None, "archiving came second, and cleared the testbed of the run"
 
