@@ -1,6 +1,6 @@
 """The list of limits: scope, value, use, expiry, and who set each. A limit is set on the page of its scope."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 from django.contrib import admin, messages
 from django.db.models import QuerySet
@@ -16,7 +16,7 @@ from leases.scheduling.limits import LimitTarget
 from orchestrator.admin import formatting
 from orchestrator.admin.base import LargeTableAdmin
 from orchestrator.admin.confirm import ConfirmPage, cause_of, render_confirm
-from orchestrator.admin.filters import YES_NO, ChoiceFilter, ExactFilter, MultipleChoiceFilter, OrganizationFilter
+from orchestrator.admin.filters import YES_NO, OrganizationFilter, choice_filter, exact_filter, multiple_choice_filter
 from orchestrator.admin.forms import ReasonForm
 from orchestrator.admin.limits import labels
 from orchestrator.admin.limits.pause import permission_for
@@ -32,43 +32,18 @@ REMOVABLE = (
 )
 
 
-class LimitKindFilter(MultipleChoiceFilter):
-    """Filters by kind of limit."""
-
-    title = "kind"
-    parameter_name = "kind"
-    options: ClassVar = [(str(kind), labels.KINDS[kind]) for kind in LimitKind]
-
-
-class LimitScopeFilter(ChoiceFilter):
-    """Filters by scope."""
-
-    title = "scope"
-    parameter_name = "scope"
-    options: ClassVar = [(str(scope), labels.SCOPES[scope]) for scope in LimitScope]
-
-
-class LimitKeyFilter(ExactFilter):
-    """Filters by the name within the scope."""
-
-    title = "project, pool, type or group"
-    parameter_name = "key"
-
-
-class BlockingFilter(ChoiceFilter):
-    """Filters by whether jobs wait for the limit."""
-
-    title = "blocks jobs"
-    parameter_name = "waiting"
-    options: ClassVar = YES_NO
-
-
 @admin.register(Limit)
 class LimitAdmin(LargeTableAdmin):
     """Displays limits and removes those that operators set."""
 
     list_display = ["kind_badge", "scope_link", "value", "used", "next_start", "expires", "setter", "reason"]
-    list_filter = [LimitKindFilter, LimitScopeFilter, OrganizationFilter, LimitKeyFilter, BlockingFilter]
+    list_filter = [
+        multiple_choice_filter("kind", "kind", [(str(kind), labels.KINDS[kind]) for kind in LimitKind]),
+        choice_filter("scope", "scope", [(str(scope), labels.SCOPES[scope]) for scope in LimitScope]),
+        OrganizationFilter,
+        exact_filter("project, pool, type or group", "key"),
+        choice_filter("blocks jobs", "waiting", YES_NO),
+    ]
     ordering = ["-id"]
     fields = ["kind_text", "scope_link", "value", "used", "blocks", "next_start", "expiry", "setter", "since", "reason"]
     actions_detail = ["remove"]

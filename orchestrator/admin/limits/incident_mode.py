@@ -1,19 +1,18 @@
 """The buttons that begin and end the incident mode of an organization, and its display."""
 
-from typing import Any
-
 from django import forms
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 from unfold.decorators import action, display
 from unfold.widgets import UnfoldAdminTextInputWidget
 
 from orchestrator.admin import formatting
 from orchestrator.admin.base import BaseAdmin
-from orchestrator.admin.confirm import ConfirmPage, cause_of, confirm_and_act
+from orchestrator.admin.confirm import confirm_for_row
 from orchestrator.admin.forms import ReasonForm
 from orchestrator.admin.labels import stored_actor_label
 from orchestrator.admin.limits.pause import OPERATE
+from orchestrator.core.cause import Cause
 from orchestrator.incidents import incident_mode as incident_mode_operations
 from orchestrator.incidents.models import IncidentMode
 from runtime_jobs.models import Organization
@@ -61,19 +60,15 @@ class IncidentModeMixin(BaseAdmin):
         icon="emergency_home",
     )
     def begin_incident_mode(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        organization = self._organization(request, object_id)
         form = IncidentModeForm(request.POST or None)
-        title = f"Begin incident mode of {organization.slug}"
-        page = ConfirmPage(title, BEGIN, "Begin", formatting.change_url(Organization, organization.pk))
 
-        def act() -> str:
-            until = form.cleaned_data["until"]
-            mode = incident_mode_operations.begin_incident_mode(
-                org_slug=organization.slug, until=until, cause=cause_of(request, form)
-            )
-            return f"{organization.slug} is in incident mode {describe_mode(mode)}"
+        def act(organization: Organization, cause: Cause) -> str:
+            until, slug = form.cleaned_data["until"], organization.slug
+            mode = incident_mode_operations.begin_incident_mode(org_slug=slug, until=until, cause=cause)
+            return f"{slug} is in incident mode {describe_mode(mode)}"
 
-        return confirm_and_act(self, request, page, form, act)
+        title = "Begin incident mode of {row.slug}"
+        return confirm_for_row(self, request, object_id, act, button="Begin", description=BEGIN, title=title, form=form)
 
     @action(
         description="End incident mode",
@@ -82,24 +77,9 @@ class IncidentModeMixin(BaseAdmin):
         icon="check_circle",
     )
     def end_incident_mode(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        organization = self._organization(request, object_id)
-        form = ReasonForm(request.POST or None)
-        page = ConfirmPage(
-            f"End incident mode of {organization.slug}",
-            "Retention deletes old rows again.",
-            "End",
-            formatting.change_url(Organization, organization.pk),
-        )
-
-        def act() -> str:
-            incident_mode_operations.end_incident_mode(org_slug=organization.slug, cause=cause_of(request, form))
+        def act(organization: Organization, cause: Cause) -> str:
+            incident_mode_operations.end_incident_mode(org_slug=organization.slug, cause=cause)
             return f"{organization.slug} is no longer in incident mode"
 
-        return confirm_and_act(self, request, page, form, act)
-
-    def _organization(self, request: HttpRequest, object_id: str) -> Organization:
-        organization: Any = self.get_object(request, object_id)
-        if organization is None:
-            raise Http404
-        found: Organization = organization
-        return found
+        text, title = "Retention deletes old rows again.", "End incident mode of {row.slug}"
+        return confirm_for_row(self, request, object_id, act, button="End", description=text, title=title)

@@ -3,19 +3,19 @@
 from typing import Any
 
 from django import forms
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse
 from unfold.decorators import action, display
 from unfold.widgets import UnfoldAdminIntegerFieldWidget, UnfoldAdminSelectWidget
 
 from leases.models import Limit, LimitKind, LimitScope
 from leases.models.limits import TEMPORARY_KINDS
 from leases.scheduling.limits import ALL_TYPES, LimitTarget
-from orchestrator.admin import formatting
 from orchestrator.admin.base import BaseAdmin
-from orchestrator.admin.confirm import ConfirmPage, cause_of, confirm_and_act
+from orchestrator.admin.confirm import confirm_for_row
 from orchestrator.admin.forms import ReasonForm
 from orchestrator.admin.limits import labels
 from orchestrator.admin.limits.pause import SET_LIMITS
+from orchestrator.core.cause import Cause
 from orchestrator.limits.job_limits import LimitTerms, set_limit
 from runtime_jobs.models import Organization
 from runtime_jobs.specs import JOB_TYPES
@@ -80,21 +80,19 @@ class OrganizationLimitMixin(BaseAdmin):
 
     @action(description="Set limit", url_path="limit", permissions=["operate"], icon="speed")
     def limit(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        organization: Any = self.get_object(request, object_id)
-        if organization is None:
-            raise Http404
         form = OrganizationLimitForm(request.POST or None)
-        back = formatting.change_url(Organization, organization.pk)
-        page = ConfirmPage(f"Set limit of {organization.slug}", DESCRIPTION, "Set limit", back)
 
-        def act() -> str:
+        def act(organization: Organization, cause: Cause) -> str:
             values = form.cleaned_data
             target = LimitTarget.of_organization(organization.slug, values["job_type"])
             terms = LimitTerms(values["max_active"], values["per_hour"], values["burst"] or 1)
-            set_limit(values["kind"], target, terms, cause=cause_of(request, form))
+            set_limit(values["kind"], target, terms, cause=cause)
             return f"Limits of {organization.slug}: {self.limits(organization)}"
 
-        return confirm_and_act(self, request, page, form, act)
+        title = "Set limit of {row.slug}"
+        return confirm_for_row(
+            self, request, object_id, act, button="Set limit", description=DESCRIPTION, title=title, form=form
+        )
 
 
 def _descriptions(organization: Organization) -> list[str]:

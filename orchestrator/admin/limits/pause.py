@@ -5,7 +5,7 @@ from typing import Any
 
 from django import forms
 from django.contrib import messages
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from unfold.dataclasses import UnfoldAction
 from unfold.decorators import action, display
 from unfold.widgets import UnfoldAdminIntegerFieldWidget, UnfoldAdminTextInputWidget
@@ -142,9 +142,7 @@ def _temporary_limits(target: LimitTarget) -> list[Limit]:
 def _confirm(
     model_admin: PausableAdmin, request: HttpRequest, object_id: str, pause_action: PauseAction
 ) -> HttpResponse:
-    row = model_admin.get_object(request, object_id)
-    if row is None:
-        raise Http404
+    row = model_admin.existing_row(request, object_id)
     form, back = pause_action.form(request.POST or None), formatting.change_url(type(row), row.pk)
     if request.method == "POST" and form.is_valid() and _run(model_admin, request, row, pause_action, form):
         return HttpResponseRedirect(back)

@@ -1,20 +1,18 @@
 """The button Set limit of a project, and the display of its limit."""
 
-from typing import Any
-
 from django import forms
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse
 from unfold.decorators import action, display
 from unfold.widgets import UnfoldAdminIntegerFieldWidget
 
 from leases.models import Limit, LimitKind
 from leases.scheduling.limits import LimitTarget
-from orchestrator.admin import formatting
 from orchestrator.admin.base import BaseAdmin
-from orchestrator.admin.confirm import ConfirmPage, cause_of, confirm_and_act
+from orchestrator.admin.confirm import confirm_for_row
 from orchestrator.admin.forms import ReasonForm
 from orchestrator.admin.limits import labels
 from orchestrator.admin.limits.pause import SET_LIMITS
+from orchestrator.core.cause import Cause
 from orchestrator.limits.job_limits import LimitTerms, set_limit
 from runtime_jobs.models import Project
 
@@ -46,19 +44,16 @@ class ProjectLimitMixin(BaseAdmin):
 
     @action(description="Set limit", url_path="limit", permissions=["set_limit"], icon="speed")
     def limit(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        project: Any = self.get_object(request, object_id)
-        if project is None:
-            raise Http404
         form = ProjectLimitForm(request.POST or None)
-        back = formatting.change_url(Project, project.pk)
-        page = ConfirmPage(f"Set limit of {project}", DESCRIPTION, "Set limit", back)
 
-        def act() -> str:
-            terms = LimitTerms(form.cleaned_data["max_active"])
-            set_limit(LimitKind.PROJECT, _target(project), terms, cause=cause_of(request, form))
+        def act(project: Project, cause: Cause) -> str:
+            set_limit(LimitKind.PROJECT, _target(project), LimitTerms(form.cleaned_data["max_active"]), cause=cause)
             return f"Max concurrency of {project}: {_description(project)}"
 
-        return confirm_and_act(self, request, page, form, act)
+        title = "Set limit of {row}"
+        return confirm_for_row(
+            self, request, object_id, act, button="Set limit", description=DESCRIPTION, title=title, form=form
+        )
 
 
 def _target(project: Project) -> LimitTarget:

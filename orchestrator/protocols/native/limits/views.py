@@ -9,16 +9,16 @@ from django.utils import timezone
 from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.viewsets import GenericViewSet
 
 from leases.models import Limit, LimitKind, LimitScope
 from leases.scheduling.limits import LimitTarget
 from orchestrator.core.idempotency import IdempotentRequest
 from orchestrator.http.api.headers import idempotent_request, if_match_versions
 from orchestrator.http.api.json_parser import body_of
-from orchestrator.http.api.query_parameters import LIST_PARAMETERS, StrictQueryMixin, invalid_query
+from orchestrator.http.api.query_parameters import invalid_query
 from orchestrator.http.auth.callers import client_of
 from orchestrator.http.auth.permissions import HasScope
+from orchestrator.protocols.native.base_view import OrganizationViewSet
 from orchestrator.protocols.native.limits import actions, openapi, serializers
 from orchestrator.protocols.native.limits.actions import TERMS, limit_response, set_limit
 from orchestrator.protocols.native.limits.targets import limit_target, resolve_target
@@ -53,35 +53,28 @@ class LimitFilters(django_filters.FilterSet):
         fields: list[str] = []
 
 
-class LimitViewSet(StrictQueryMixin, GenericViewSet):
+class LimitViewSet(OrganizationViewSet):
     """Limits of the organizations that the caller may see. Operators also see limits of pools and addresses."""
 
+    organization_slug = "org_slug"
+    parameters = {"destroy": frozenset({"reason"})}
     lookup_field = "pk"
     lookup_url_kwarg = "limit_id"
     lookup_value_regex = openapi.LIMIT_ID_PATTERN
     http_method_names = ["get", "head", "post", "patch", "delete"]
     filterset_class = LimitFilters
 
-    def query_parameters(self) -> frozenset[str]:
-        if self.action == "list":
-            return LIST_PARAMETERS | set(LimitFilters.base_filters)
-        return frozenset({"reason"}) if self.action == "destroy" else frozenset()
-
     def get_permissions(self) -> list[Any]:
         return [HasScope(SCOPES.get(self.action, Scope.ORCH_QUOTA))]
 
-    def get_queryset(self) -> QuerySet[Limit]:
-        if getattr(self, "swagger_fake_view", False):
-            return Limit.objects.none()
-        organizations = client_of(self.request).organizations
-        limits = Limit.objects.counted()
-        return limits if organizations is None else limits.filter(org_slug__in=organizations)
+    def all_rows(self) -> QuerySet[Limit]:
+        return Limit.objects.counted()
 
     @openapi.LIST_LIMITS
     def list(self, request: Request) -> Response:
         """List limits, newest first, each with the number of running jobs and the time of the next possible start."""
-        page, now = self.paginate_queryset(self.filter_queryset(self.get_queryset())), timezone.now()
-        return self.get_paginated_response([serialize_limit(limit, now) for limit in page or []])
+        now = timezone.now()
+        return self.list_rows(lambda limit: serialize_limit(limit, now))
 
     @openapi.GET_LIMIT
     def retrieve(self, request: Request, limit_id: str) -> Response:
@@ -194,27 +187,20 @@ def _replayed(pk: str) -> tuple[Limit, dict[str, str]]:
     return limit, {"Idempotency-Replayed": "true"}
 
 
-class QuotaViewSet(StrictQueryMixin, GenericViewSet):
+class QuotaViewSet(OrganizationViewSet):
     """Submit quotas of the organizations that the caller may see."""
 
+    organization_slug = "slug"
     http_method_names = ["get", "head"]
     filter_backends: list[Any] = []
-
-    def query_parameters(self) -> frozenset[str]:
-        return LIST_PARAMETERS
 
     def get_permissions(self) -> list[Any]:
         return [HasScope(Scope.ORCH_READ)]
 
-    def get_queryset(self) -> QuerySet[Organization]:
-        if getattr(self, "swagger_fake_view", False):
-            return Organization.objects.none()
-        slugs = client_of(self.request).organizations
-        organizations = Organization.objects.select_related("plan")
-        return organizations if slugs is None else organizations.filter(slug__in=slugs)
+    def all_rows(self) -> QuerySet[Organization]:
+        return Organization.objects.select_related("plan")
 
     @openapi.LIST_QUOTAS
     def list(self, request: Request) -> Response:
         """List organizations, newest first, each with the submit quota of its plan and the number of waiting jobs."""
-        page = self.paginate_queryset(self.get_queryset())
-        return self.get_paginated_response([serialize_quota(organization) for organization in page or []])
+        return self.page_of(self.get_queryset(), serialize_quota)

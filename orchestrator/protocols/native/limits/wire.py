@@ -6,6 +6,7 @@ from typing import Any
 from leases.models import Limit, LimitKind
 from leases.scheduling.submit_quotas import remaining_quota, waiting_jobs
 from orchestrator.core.datetimes import format_timestamp
+from orchestrator.http.api.actors import serialize_actor
 from runtime_jobs.models import Organization
 
 
@@ -42,12 +43,6 @@ def next_start(limit: Limit, now: datetime) -> datetime | None:
     if next_start_at is None or next_start_at <= now:
         return None
     return min(next_start_at, limit.until) if limit.until else next_start_at
-
-
-def serialize_actor(text: str) -> dict[str, str] | None:
-    """Return an actor that is stored as `kind:id`, or None for an empty text."""
-    kind, _, name = text.partition(":")
-    return {"kind": kind, "id": name} if text else None
 
 
 def serialize_quota(organization: Organization) -> dict[str, Any]:
