@@ -39,6 +39,7 @@ SCENARIOS = {
     "channels": "channels",
     "limits": "limits",
     "killed": "crash",
+    "open_snapshot": "open_snapshot",
     "flatness": "flatness",
     "sandbox": "sandbox",
     "end_of_job": "end_of_job",
@@ -59,7 +60,13 @@ SCENARIOS = {
 UNAUDITED = frozenset({"flatness"})  # its million jobs have no event history
 # The fields of the last line; one that was not measured is null.
 PROMISED = (
-    *("lifecycles_per_s", "lifecycles_vs_prefect", "layouts_vs_prefect", "bulk_lifecycles_per_s"),
+    *(
+        "lifecycles_per_s",
+        "lifecycles_vs_prefect",
+        "lifecycles_vs_servers",
+        "layouts_vs_prefect",
+        "bulk_lifecycles_per_s",
+    ),
     *(
         "combining",
         "one_token",
@@ -69,7 +76,8 @@ PROMISED = (
         "bulk_claims_vs_pgbench",
     ),
     *("postgres_vs_minimal", "heartbeat_vs_empty", "heartbeat_vs_floor", "statements", "trips", "wal_kb", "latency_ms"),
-    *("flat_jobs", "flat_lanes", "blocked_ahead", "flat_leases", "limits_exceeded", "idle_polls", "fairness"),
+    *("flat_jobs", "flat_lanes", "blocked_ahead", "flat_leases", "open_snapshot", "open_snapshot_pages"),
+    *("limits_exceeded", "idle_polls", "fairness"),
     *("beats_vs_http", "channel_claim_vs_poll", "channel_lifecycles_vs_http", "channel_memory_vs_poll"),
     *("claim_100_specs", "pull_vs_registry", "image_memory", "log_mb", "log_flat", "masks"),
     *("artifacts", "artifacts_memory_mib", "artifacts_bucket_mb"),

@@ -39,6 +39,7 @@ def test_a_counter_that_begins_anew_loses_nothing():
 
 AIMED = {
     "lifecycles_vs_prefect": {"five": 11.0, "three": 17.9, "two": None},
+    "lifecycles_vs_servers": {"three": 1.49},
     "one_token": 0.9,
     "claims_vs_minimal": 0.2,
     "bulk_vs_procrastinate": 4.99,
@@ -54,6 +55,7 @@ AIMED = {
     "channel_memory_vs_poll": 3.0,
     "flat_jobs": 1.3,
     "flat_leases": 1.2,
+    "open_snapshot_pages": 2.01,
     "pull_vs_registry": 0.5,
     "image_memory": 1.31,
     "artifacts": 0.69,
@@ -92,11 +94,13 @@ AIMED = {
 def test_an_aim_is_met_or_not_by_what_was_measured():
     assert [row.met for row in table.aims(AIMED)] == [
         *(True, False, None),  # Prefect
+        False,  # Temporal and Hatchet
         True,  # many clients with one token
         *(True, False, True, False, True, False, True),  # claims, batch calls, CPU, statements, trips, WAL
         *(False, True),  # latency: an aim below 6 is not met by 6
         *(True, False, False, True, None),  # channels: heartbeats, claims, executions, memory; specs are missing
         *(True, False, None, None),  # leases, jobs; lanes and blocked jobs are missing
+        False,  # a snapshot that stays open
         *(True, False),  # images: pulls, memory
         *(False, True, False),  # artifacts: MB/s, memory, bytes with a bucket
         *(False, True, False, True, True, None),  # logs: MB/s, many chunks, masks, memory, followers; reads are missing
@@ -255,14 +259,20 @@ def test_an_engine_is_compared_with_the_bare_process_of_the_same_round():
     assert "vs_bare" not in found["bare"]
 
 
-def test_each_layout_is_compared_with_prefect(monkeypatch):
-    figures = {"prefect": {"lifecycles_per_s": 30.0}, "procrastinate": {"bulk_jobs_per_s": 1000.0}}
+def test_each_layout_is_compared_with_the_peers(monkeypatch):
+    figures = {
+        "prefect": {"lifecycles_per_s": 30.0},
+        "procrastinate": {"bulk_jobs_per_s": 1000.0},
+        "temporal": {"lifecycles_per_s": 160.0},
+        "hatchet": {"lifecycles_per_s": 100.0},
+    }
     monkeypatch.setattr(peers_runner, "_figures", lambda _cluster, _sizes, name: figures.get(name, {"missing": "no"}))
     flows = {"five": {"rate": 240.0}, "three": {"rate": 390.0}, "two": {"rate": None}}
     before = {"lifecycles_per_s": {"five": 240.0, "two": None}, "layouts": {"asgi-1": flows}}
     found = peers_runner.measure(None, None, before | {"bulk_lifecycles_per_s": 3100.0})
     assert found["lifecycles_vs_prefect"] == {"five": 8.0, "two": None}
     assert found["layouts_vs_prefect"] == {"asgi-1": {"five": 8.0, "three": 13.0, "two": None}}
+    assert found["lifecycles_vs_servers"] == {"five": 1.5, "two": None}, "with the better one"
     assert found["bulk_vs_procrastinate"] == 3.1
 
 
