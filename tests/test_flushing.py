@@ -66,7 +66,7 @@ def test_only_the_flush_may_empty_the_event_history():
 
 
 def test_a_file_whose_processes_use_the_database_leaves_no_row(request, database_url):
-    """What they wrote after the flush of the last test: an earlier test of the file keeps it, the next file does not."""
+    """An earlier test of the file keeps what they write after the flush of the last test. The next file does not."""
     for following, expected in ((request.node, True), (None, False)):
         teardown = conftest.pytest_runtest_teardown(request.node, following)
         next(teardown)
