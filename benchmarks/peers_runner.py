@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.environment import Cluster
-from benchmarks.peers import environment
+from benchmarks.peers import environment, run_temporal
 from benchmarks.sizes import Sizes
 from config.paths import BASE_DIR
 
@@ -53,6 +53,21 @@ def _river(cluster: Cluster, sizes: Sizes, _python: Path) -> list[str]:
     return [str(environment.river(cluster.state)), cluster.fresh("bench_river"), str(sizes.peer_jobs)]
 
 
+def _temporal(cluster: Cluster, sizes: Sizes, _python: Path) -> list[str]:
+    program = environment.temporal(cluster.state)
+    for name in run_temporal.DATABASES.values():
+        cluster.fresh(name)
+    folder = str(cluster.state / "temporal-server")
+    runner = [sys.executable, "-m", "benchmarks.peers.run_temporal"]
+    return [*runner, str(cluster.socket), folder, str(program), *_load(sizes)]
+
+
+def _hatchet(cluster: Cluster, sizes: Sizes, _python: Path) -> list[str]:
+    programs, url = environment.hatchet(cluster.state), cluster.fresh("bench_hatchet")
+    folder = str(cluster.state / "hatchet-server")
+    return [sys.executable, "-m", "benchmarks.peers.run_hatchet", url, folder, str(programs), *_load(sizes)]
+
+
 PEERS: dict[str, Command] = {
     "prefect": _prefect,
     "procrastinate": _procrastinate,
@@ -60,16 +75,23 @@ PEERS: dict[str, Command] = {
     "celery": _celery,
     "awa": _awa,
     "river": _river,
+    "temporal": _temporal,
+    "hatchet": _hatchet,
 }
 
 
 def measure(cluster: Cluster, sizes: Sizes, before: dict[str, Any]) -> dict[str, Any]:
-    """Return `peers`, and our figures as multiples of theirs (None where one is missing)."""
+    """Return `peers`, and our figures as multiples of theirs (None where one is missing).
+
+    `lifecycles_vs_servers` compares with the better one of Temporal and Hatchet.
+    """
     peers = {name: _figures(cluster, sizes, name) for name in PEERS}
     prefect = peers["prefect"].get("lifecycles_per_s")
     ours = before.get("lifecycles_per_s") or {}
     layouts = before.get("layouts") or {}
+    better = max((peers[name].get("lifecycles_per_s") or 0 for name in ("temporal", "hatchet")), default=0)
     return {
+        "lifecycles_vs_servers": {calls: ratio(rate, better) for calls, rate in ours.items()},
         "lifecycles_vs_prefect": {calls: ratio(rate, prefect) for calls, rate in ours.items()},
         "layouts_vs_prefect": {
             layout: {calls: ratio(flow["rate"], prefect) for calls, flow in flows.items()}

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import os
+import re
 import shutil
 import subprocess
 import sys
 import venv
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 LISTS = Path(__file__).parent
@@ -39,35 +42,93 @@ def tools(state: Path) -> Path:
 
 
 def river(state: Path) -> Path:
-    """Return the program that runs River, built by Go under the state directory.
+    """Return the program that runs River. Raises NotInstalled."""
+    return _built(state, "river", [LISTS / "river" / name for name in ("main.go", "go.mod", "go.sum")])
+
+
+def temporal(state: Path) -> Path:
+    """Return the program that is Temporal's server, its schema tool and its clients. Raises NotInstalled."""
+    sources = [LISTS / "temporal" / name for name in ("main.go", "go.mod", "go.sum")]
+    return _built(state, "temporal", [*sources, LISTS / "lifecycles.go"])
+
+
+def hatchet(state: Path) -> Path:
+    """Return the folder with Hatchet's programs and with `load`, which has its clients.
+
+    They are built from the checkout that HATCHET_SOURCE names. Raises NotInstalled without one.
+    """
+    checkout = Path(os.environ.get("HATCHET_SOURCE") or "missing").resolve()
+    if not (checkout / "go.mod").is_file():
+        raise NotInstalled("HATCHET_SOURCE names no checkout of Hatchet's repository")
+    folder = state / "hatchet-load"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    module = (checkout / "go.mod").read_text().replace("module github.com/hatchet-dev/hatchet\n", "module load\n", 1)
+    require = "require github.com/hatchet-dev/hatchet v0.0.0"
+    (folder / "go.mod").write_text(f"{module}\n{require}\nreplace github.com/hatchet-dev/hatchet => {checkout}\n")
+    shutil.copy(checkout / "go.sum", folder)
+    sources = [LISTS / "hatchet" / "main.go", LISTS / "lifecycles.go", folder / "go.mod", folder / "go.sum"]
+    programs = _built(state, "hatchet", sources, program="load").parent
+    for name in ("migrate", "admin", "engine"):
+        if not (program := programs / f"hatchet-{name}").is_file():
+            _build(checkout, program, f"./cmd/hatchet-{name}", overlay=_without_btree_gist(checkout, folder))
+    return programs
+
+
+def _without_btree_gist(checkout: Path, folder: Path) -> dict[str, str]:
+    """Return files to build with in place of others: the embedded PostgreSQL lacks an extension that a rule needs.
+
+    The rule is one of a table of stored payloads, which stays empty.
+    """
+    replaced = {}
+    for file in (checkout / "cmd" / "hatchet-migrate").rglob("*.sql"):
+        text = file.read_text()
+        if "btree_gist" in text:
+            copy = folder / file.name
+            text = re.sub(r"(CREATE|DROP) EXTENSION btree_gist;", "", text)
+            copy.write_text(re.sub(r",\s*CONSTRAINT \w+\s+EXCLUDE USING GIST \([^)]*\)", "", text))
+            replaced[str(file)] = str(copy)
+    return replaced
+
+
+def _built(state: Path, name: str, sources: Sequence[Path], *, program: str = "") -> Path:
+    """Return a program that is built by Go under the state directory once, until its sources change.
 
     Raises:
         NotInstalled: There is no Go toolchain, or the build fails.
     """
-    go, folder = shutil.which("go"), state / "river"
-    if go is None:
-        raise NotInstalled("there is no Go toolchain on this machine")
-    program, sources = folder / "river", [LISTS / "river" / name for name in ("main.go", "go.mod", "go.sum")]
+    folder = state / name
     digest = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()
-    stamp = folder / "installed"
+    stamp, built = folder / "installed", folder / (program or name)
     if stamp.is_file() and stamp.read_text() == digest:
-        return program
-    print("building benchmarks/peers/river, once", file=sys.stderr)
+        return built
+    print(f"building benchmarks/peers/{name}, once", file=sys.stderr)
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     for source in sources:
         shutil.copy(source, folder)
-    command = [go, "build", "-trimpath", "-o", str(program), "."]
+    _build(folder, built, ".")
+    stamp.write_text(digest)
+    return built
+
+
+def _build(module: Path, program: Path, package: str, *, overlay: Mapping[str, str] | None = None) -> None:
+    go = shutil.which("go")
+    if go is None:
+        raise NotInstalled("there is no Go toolchain on this machine")
+    command = [go, "build", "-trimpath", "-o", str(program), package]
+    if overlay:
+        listed = program.with_suffix(".overlay")
+        listed.write_text(json.dumps({"Replace": overlay}))
+        command[2:2] = ["-overlay", str(listed)]
     try:
         built = subprocess.run(
-            command, cwd=folder, capture_output=True, text=True, check=False, timeout=INSTALLED_WITHIN
+            command, cwd=module, capture_output=True, text=True, check=False, timeout=INSTALLED_WITHIN
         )
     except subprocess.TimeoutExpired:
         raise NotInstalled(f"go build did not end within {INSTALLED_WITHIN:.0f} seconds") from None
     if built.returncode:
         raise NotInstalled((built.stderr.strip().splitlines() or ["go build failed"])[-1])
-    stamp.write_text(digest)
-    return program
 
 
 def _install(folder: Path, wanted: str, command: Sequence[str]) -> None:

@@ -10,7 +10,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +30,12 @@ def rate(number: int, seconds: float) -> float:
     return round(number / seconds, 1)
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        return int(found.getsockname()[1])
+def free_port(ports: Iterable[int] = (0,)) -> int:
+    """Return a port on which nothing listens: the first of these, by default any."""
+    for port in ports:
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)) as found:
+            return int(found.getsockname()[1])
+    raise NeverStarted("no port is free")
 
 
 @contextlib.contextmanager
