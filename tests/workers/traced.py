@@ -41,7 +41,7 @@ def spec(**changes: Any) -> RunSpec:
 
 def result(**changes: Any) -> RunResult:
     values = {"kind": "exited", "exit_code": 0, "started_at": START, "finished_at": START + 2.5}
-    return RunResult(**values | {"enforced_layers": ("user_ns", "ptrace"), "tool_version": "6.1"} | changes)
+    return RunResult(**values | {"enforced_layers": ("user_ns", "tracer_outside"), "tool_version": "6.1"} | changes)
 
 
 def payload_of(

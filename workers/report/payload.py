@@ -118,5 +118,5 @@ def _kind(result: RunResult, root: TracedProcess | None, signal: str | None) -> 
 def _is_blind(result: RunResult, root: TracedProcess | None) -> bool:
     """Report whether the trace was cut before the command ended, or is missing where a tracer was promised."""
     if root is None:
-        return "ptrace" in result.enforced_layers
+        return "tracer_outside" in result.enforced_layers
     return result.trace_truncated and root.ended_at is None

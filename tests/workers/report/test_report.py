@@ -27,7 +27,7 @@ def test_it_has_what_the_contract_asks_for():
     assert {key: payload["metadata"][key] for key in METADATA} == METADATA
     assert payload["metadata"]["sandbox"] == {
         "tool_version": "6.1", "allow_network": False, "allow_exec": True, "timeout_seconds": 300.0, "trace_only": False,
-        "enforced_layers": ["user_ns", "ptrace"],
+        "enforced_layers": ["user_ns", "tracer_outside"],
     }  # fmt: skip
     assert payload["metadata"]["started_at"] == "2026-11-18T11:06:40.000Z"
     assert payload["metadata"]["finished_at"] == "2026-11-18T11:06:42.500Z"
