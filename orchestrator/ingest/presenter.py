@@ -9,6 +9,7 @@ from typing import Any
 
 from orchestrator.ingest.formatting import format_bytes, format_seconds
 from orchestrator.ingest.timeline import ProcessTimeline, timeline
+from runtime_jobs.models.tenants import TraceLevel
 
 SEVERITIES = ("critical", "high", "medium", "low")  # of findings, the worst first
 METER_WIDTH = 1000  # of a full meter, in units of its view box
@@ -97,6 +98,12 @@ class RunPresenter:
     def outcome_level(self) -> str:
         outcome = self.payload["outcome"]
         return "fine" if outcome["kind"] == "exited" and outcome["exit_code"] == 0 else "failed"
+
+    @property
+    def trace_level(self) -> str:
+        """What was recorded. Workers that do not say it record everything."""
+        level: str = self.payload.get("trace", {}).get("level", TraceLevel.FULL)
+        return level
 
     @property
     def rules(self) -> list[RuleFindings]:

@@ -27,6 +27,7 @@ from runtime_jobs.errors import (
     TimeoutAbovePlan,
 )
 from runtime_jobs.models import Job, Organization, PackVersion, Plan, Project
+from runtime_jobs.models.tenants import TraceLevel
 from runtime_jobs.prepared_queries import PreparedQuery, Sql
 from runtime_jobs.priorities import EMERGENCY, priority_name
 from runtime_jobs.specs import JOB_TYPES, PACK_RUN, JobSpec, PayloadSpec
@@ -120,6 +121,7 @@ class Placement:
     pool: str
     least_isolation: str
     limited_by_address: bool
+    trace: TraceLevel
     pack: PackVersion | None = None
 
 
@@ -353,4 +355,12 @@ def _placement(organization: Organization, project: Project, spec: JobSpec, cont
         pool=slug,
         least_isolation=spec.least_isolation or isolation,
         limited_by_address=organization.plan.one_per_address,
+        trace=_trace(spec, project, pool),
     )
+
+
+def _trace(spec: JobSpec, project: Project, pool: Pool | None) -> TraceLevel:
+    """Return the level of trace of a new job: that of the job, its project, its pool, or its type, in this order."""
+    levels = JOB_TYPES[spec.job_type].trace_levels
+    said = spec.trace or project.trace or (pool.trace if pool else "")
+    return next((level for level in levels if level == said), levels[0])

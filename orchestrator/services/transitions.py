@@ -49,7 +49,7 @@ RETRY_FIELDS = (
     *("correlation_id", "source_address", "max_requeues", "automatic_retries", "needs_ingest"),
     *("complete_beats_cancel", "lease_ttl_seconds", "heartbeat_interval_seconds", "acknowledge_within_seconds"),
     *("late_result_seconds", "needs_processing", "timeout_grace_seconds", "is_metered"),
-    *("least_isolation", "root_job_ulid", "batch_id", "awaited", "concurrency_key", "limited_by_address"),
+    *("least_isolation", "trace", "root_job_ulid", "batch_id", "awaited", "concurrency_key", "limited_by_address"),
     "replay_of_job_ulid",
 )
 

@@ -23,6 +23,14 @@ ISOLATION_CHOICES = [
 ]
 
 
+class TraceLevel(models.TextChoices):
+    """What a worker records of the commands of a job, least first."""
+
+    NONE = "none", "none"
+    NETWORK = "network", "network"  # processes and network; no files
+    FULL = "full", "full"
+
+
 # Defaults of a new plan, and of each plan that is older than these limits.
 MAX_QUEUED = 10_000
 SUBMITS_PER_MINUTE = 6_000
@@ -241,6 +249,13 @@ class Project(models.Model):
         blank=True,
         choices=ISOLATION_CHOICES,
         help_text="Weakest sandbox that is accepted. Empty: the minimum isolation of the pool.",
+    )
+    trace = models.CharField(
+        max_length=10,
+        blank=True,
+        choices=TraceLevel.choices,
+        help_text="What is recorded of jobs that do not say it. full: processes, network and files. network: no "
+        "files. none: nothing. Empty: as the pool says.",
     )
     configured_command = ArrayField(
         models.CharField(max_length=4096),

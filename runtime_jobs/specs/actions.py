@@ -89,6 +89,7 @@ class ActionsSpec:
     job_type = ACTIONS
     source = None  # a repository of this server, which the workflow run names
     least_isolation = None
+    trace = None
 
     @property
     def timeout_seconds(self) -> int:
@@ -151,7 +152,7 @@ def _renamed(members: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
 
 
 def serialize_actions_for_lease(job: Job, confined: dict[str, Any]) -> dict[str, Any]:
-    """Return the members of a lease. `confined`: minimum isolation and egress."""
+    """Return the members of a lease. `confined`: minimum isolation, egress and trace."""
     return {"source": None, "actions": serialize_actions(job) | confined}
 
 

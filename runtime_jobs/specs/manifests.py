@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from runtime_jobs.models.jobs import Job
+from runtime_jobs.models.tenants import TraceLevel
 from runtime_jobs.specs.payload import payload_digest, public_digest
 from runtime_jobs.states import FailureClass, JobState
 
@@ -269,6 +270,7 @@ def _prefixed(digest: str | None) -> str | None:
 
 NETWORK: Final = "It had access to the network."
 CACHES: Final = "It restores caches, which other jobs change."
+UNTRACED: Final = "What it read and wrote was not recorded: its trace is"
 
 
 def unpinned_image(image: str | None) -> tuple[str, ...]:
@@ -280,7 +282,8 @@ def unpinned_image(image: str | None) -> tuple[str, ...]:
 
 def unpinned_execution(job: Job) -> tuple[str, ...]:
     """Return why a job of type `runtime` may have another outcome. Its commit is named by a digest."""
-    return (NETWORK,) if job.allow_network else ()
+    untraced = (f"{UNTRACED} {job.trace}.",) if job.trace != TraceLevel.FULL else ()
+    return (*((NETWORK,) if job.allow_network else ()), *untraced)
 
 
 def unpinned_steps(job: Job) -> tuple[str, ...]:

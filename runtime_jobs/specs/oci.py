@@ -73,6 +73,7 @@ class OciSpec:
 
     job_type = OCI
     source = None
+    trace = None
 
     @property
     def requirements(self) -> list[str]:
@@ -156,7 +157,7 @@ def serialize_oci(job: Job) -> dict[str, Any]:
 
 
 def serialize_oci_for_lease(job: Job, confined: dict[str, Any]) -> dict[str, Any]:
-    """Return the members of a lease. `confined`: minimum isolation and egress."""
+    """Return the members of a lease. `confined`: minimum isolation, egress and trace."""
     return {"source": None, "oci": serialize_oci(job) | confined}
 
 

@@ -147,7 +147,7 @@ def heartbeat_terms(spec: PayloadSpec) -> dict[str, int]:
 
 
 def serialize_pack_for_lease(job: Job, confined: dict[str, Any]) -> dict[str, Any]:
-    """Return the members of a lease, with plan and inputs. `confined`: minimum isolation and egress.
+    """Return the members of a lease, with plan and inputs. `confined`: minimum isolation, egress and trace.
 
     A job that was queued before packs were registered has no plan.
     """

@@ -45,6 +45,7 @@ class PayloadSpec:
 
     source = None
     least_isolation = None
+    trace = None
 
     @cached_property
     def digest(self) -> str:
@@ -138,7 +139,7 @@ def serialize_payload(job: Job) -> dict[str, Any]:
 
 
 def serialize_payload_for_lease(job: Job, confined: dict[str, Any]) -> dict[str, Any]:
-    """Return the members of a lease. `confined`: minimum isolation and egress.
+    """Return the members of a lease. `confined`: minimum isolation, egress and trace.
 
     `sealed` obliges the worker to execute the job without network: what it does with a payload is its own matter.
     """

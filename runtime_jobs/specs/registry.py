@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from django.conf import settings
 
 from runtime_jobs.models.jobs import Job
+from runtime_jobs.models.tenants import TraceLevel
 from runtime_jobs.specs import actions, exports, manifests, oci, packs, payload, runtime, steps
 from runtime_jobs.specs.manifests import JobProducts
 from runtime_jobs.specs.readiness import JobReadiness, readiness_of
@@ -34,6 +35,11 @@ class JobSpec(Protocol):
     @property
     def least_isolation(self) -> str | None:
         """The isolation that the job needs, or None for that of the project or the pool."""
+        ...
+
+    @property
+    def trace(self) -> str | None:
+        """The level of trace that the job asks for, or None for that of the project or the pool."""
         ...
 
     @property
@@ -98,7 +104,10 @@ class JobType:
     Attributes:
         from_job: Returns the specification that the columns of a job contain.
         serialize: Returns the specification as it was submitted.
-        serialize_for_lease: Returns the members of a lease. The second argument has `least_isolation` and `egress`.
+        serialize_for_lease: Returns the members of a lease. The second argument has `least_isolation`, `egress` and
+            `trace`.
+        trace_levels: The levels of trace that a result of this type can show, first that of jobs of which nobody says
+            another. A worker must offer `ptrace` for any other level but `none`.
         needs_ingest: A success needs a run in ingest. Otherwise the worker's report alone decides.
         complete_beats_cancel: A result in ingest beats a cancel. Otherwise a cancel beats a late result.
         needs_hosted_analysis: Only organizations with hosted runtime analysis may submit this type.
@@ -127,6 +136,7 @@ class JobType:
     needs_ingest: bool
     complete_beats_cancel: bool
     needs_hosted_analysis: bool
+    trace_levels: tuple[TraceLevel, ...] = (TraceLevel.NONE,)
     needs_processing: bool = False
     is_metered: bool = False
     needs_enabled_project: bool = True
@@ -174,6 +184,9 @@ def _pool_of_export(spec: payload.PayloadSpec) -> str | None:
     return settings.EXPORT_POOL if exports.is_audit_bundle(spec.payload) else None
 
 
+# What steps did is a part of their result only where somebody asked for it: a trace costs a build up to its own time.
+_TRACED_ON_REQUEST = (TraceLevel.NONE, TraceLevel.NETWORK, TraceLevel.FULL)
+
 JOB_TYPES = {
     runtime.RUNTIME: JobType(
         from_job=runtime.runtime_from_job,
@@ -182,6 +195,7 @@ JOB_TYPES = {
         needs_ingest=True,
         complete_beats_cancel=True,
         needs_hosted_analysis=True,
+        trace_levels=(TraceLevel.FULL, TraceLevel.NETWORK, TraceLevel.NONE),
         manifest=manifests.run_manifest,
         unpinned=manifests.unpinned_execution,
     ),
@@ -192,6 +206,7 @@ JOB_TYPES = {
         needs_ingest=False,
         complete_beats_cancel=False,
         needs_hosted_analysis=False,
+        trace_levels=_TRACED_ON_REQUEST,
         manifest=manifests.reported_manifest,
         unpinned=manifests.unpinned_steps,
     ),
@@ -244,6 +259,7 @@ JOB_TYPES[payload.PACK_RUN] = replace(  # a payload with the plan of a pack
     JOB_TYPES[payload.PACK_RUN],
     serialize_for_lease=packs.serialize_pack_for_lease,
     own_terms=packs.heartbeat_terms,
+    trace_levels=_TRACED_ON_REQUEST,
 )
 
 

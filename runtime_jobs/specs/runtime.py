@@ -24,6 +24,7 @@ class RuntimeSpec:
     timeout_seconds: int
     allow_network: bool
     allow_exec: bool
+    trace: str | None = None
 
     job_type = RUNTIME
     least_isolation = None
@@ -53,6 +54,7 @@ class RuntimeSpec:
             "timeout_seconds": self.timeout_seconds,
             "allow_network": self.allow_network,
             "allow_exec": self.allow_exec,
+            "spec": {} if self.trace is None else {"trace": self.trace},
             "requirements": self.requirements,
             "payload_digest": self.digest,
         }
@@ -66,6 +68,7 @@ def execution_of(job: Job) -> dict[str, Any]:
         "timeout_seconds": job.timeout_seconds,
         "allow_network": job.allow_network,
         "allow_exec": job.allow_exec,
+        "trace": job.spec.get("trace"),
     }
 
 
@@ -81,5 +84,5 @@ def serialize_runtime(job: Job) -> dict[str, Any]:
 
 
 def serialize_runtime_for_lease(job: Job, confined: dict[str, Any]) -> dict[str, Any]:
-    """Return the members of a lease. `confined`: minimum isolation and egress."""
+    """Return the members of a lease. `confined`: minimum isolation, egress and trace."""
     return {"source": source_of(job), "execution": execution_of(job) | confined}

@@ -55,6 +55,7 @@ class StepsSpec:
     caches: tuple[Cache, ...] = ()
     image: str | None = None
     allow_network: bool = False
+    trace: str | None = None
 
     job_type = STEPS
     least_isolation = None
@@ -91,13 +92,15 @@ class StepsSpec:
             "artifacts": [asdict(pattern) for pattern in self.artifacts],
             "caches": [asdict(cache) | {"paths": list(cache.paths)} for cache in self.caches],
             "image": self.image,
+            "trace": self.trace,
         }
 
 
 def steps_of(job: Job) -> dict[str, Any]:
     """Return the specification without its source.
 
-    Members: name, working_directory, steps, environment, artifacts, caches, image, timeout_seconds, allow_network.
+    Members: name, working_directory, steps, environment, artifacts, caches, image, trace, timeout_seconds,
+    allow_network.
     """
     return job.spec | {
         "working_directory": job.working_directory,
@@ -126,7 +129,7 @@ def serialize_steps(job: Job) -> dict[str, Any]:
 
 
 def serialize_steps_for_lease(job: Job, confined: dict[str, Any]) -> dict[str, Any]:
-    """Return the members of a lease. `confined`: minimum isolation and egress."""
+    """Return the members of a lease. `confined`: minimum isolation, egress and trace."""
     return {"source": _source(job), "steps": steps_of(job) | confined}
 
 

@@ -25,7 +25,7 @@ from workers.agent.http.wire import CacheDownload, CachePayload
 from workers.agent.object_transfer import ObjectTransfer, open_below
 from workers.agent.retry import RetryBudget, retry
 from workers.agent.sanitize import one_line
-from workers.engines.contract import Engine, EngineUnavailable, RunSpec, SandboxFailed, StopSignal
+from workers.engines.contract import Engine, EngineUnavailable, RunSpec, SandboxFailed, StopSignal, TraceLevel
 
 logger = logging.getLogger(__name__)
 
@@ -98,7 +98,7 @@ class JobCaches:
         self, client: CacheClient, engine: Engine, spec: RunSpec, stop: StopSignal, caches: Sequence[CachePayload]
     ) -> None:
         self._client, self._engine, self._stop = client, engine, stop
-        self._spec = replace(spec, environment={})  # the job's variables are for its steps
+        self._spec = replace(spec, environment={}, trace=TraceLevel.NONE)  # the job's variables are for its steps
         self._caches = [(cache, parts_of(cache)) for cache in caches]
         self._restored: set[CachePart] = set()
 

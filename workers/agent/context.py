@@ -12,7 +12,7 @@ from workers.agent.readiness import OwnFailures, Unready
 from workers.agent.result_delivery import ResultDelivery
 from workers.agent.result_spool import ResultSpool
 from workers.agent.workspace import WorkFolder
-from workers.engines.contract import Engine, RunLimits
+from workers.engines.contract import Engine, RunLimits, TraceLevel
 from workers.report.trace_reader import TraceReaders
 
 
@@ -45,6 +45,7 @@ class WorkerContext:
             f"isolation by {work.least_isolation}": not self.engine.isolation.satisfies(work.least_isolation),
             "network through the egress proxy": work.allow_network and "egress" not in self.offered,
             "a command that may not start others": not work.allow_exec and "exec_control" not in self.offered,
+            "a trace": work.trace is not TraceLevel.NONE and "ptrace" not in self.offered,
             "images": steps is not None and steps.image is not None,
         }
         return [name for name, missing_capabilities in lacking.items() if missing_capabilities]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
@@ -223,10 +224,7 @@ class JobRunner:
         """Run the command. Returns the payload of its run, the counts in it, and the exit code."""
         failpoint("worker.exec.before")
         self._raise_if_stopped()
-        context = self._context
-        expected = spec.egress.allow if spec.egress else ()
-        with context.trace_readers.reading(self._slot, context.engine.mount_points(spec), expected=expected) as reader:
-            recorder = RunRecorder(context.worker_id, self._job, spec, reader)
+        with self._recording(spec) as recorder:
             shipper = self._start_shipper(0, None)
             try:
                 result = self._run_engine(spec, recorder.feed, shipper)
@@ -240,9 +238,8 @@ class JobRunner:
     def _run_steps(self, steps: StepsPayload, workspace: Path) -> dict[str, Any]:
         """Run the steps in one workspace, home and /tmp. Returns the final result."""
         failpoint("worker.exec.before")
-        first = replace(
-            self._run_spec(workspace), environment=steps.environment, keeps_home=True, trace=TraceLevel.NONE
-        )
+        first = replace(self._run_spec(workspace), environment=steps.environment, keeps_home=True)
+        traces: dict[int, dict[str, Any]] = {}
         shippers: list[LogShipper] = []
         caches = JobCaches(self._client, self._context.engine, first, self._stop, steps.caches)
         caches.restore_all()
@@ -253,7 +250,12 @@ class JobRunner:
             if shippers and not self._trimmer.is_full:  # else the step has a tail, which waits for the last step
                 shippers[-1].finish()
             shippers.append(self._start_shipper(index, shippers[-1] if shippers else None))
-            return self._run_engine(spec, lambda _: None, shippers[-1])
+            if spec.trace is TraceLevel.NONE:
+                return self._run_engine(spec, lambda _: None, shippers[-1])
+            with self._recording(spec) as recorder:
+                result = self._run_engine(spec, recorder.feed, shippers[-1])
+                traces[index] = recorder.summary(result)
+            return result
 
         tracker = StepTracker(steps, first, execute)
         try:
@@ -271,7 +273,17 @@ class JobRunner:
                 self._report_phase("uploading")
             caches.save_all()
         self._raise_if_stopped()
+        for step in result["steps"]:
+            if step["index"] in traces:
+                step["trace"] = traces[step["index"]]
         return result | found | ({"caches": caches.results()} if steps.caches else {})
+
+    @contextlib.contextmanager
+    def _recording(self, spec: RunSpec) -> Iterator[RunRecorder]:
+        """Record one run, in the process that reads the traces of the slot."""
+        context, expected = self._context, spec.egress.allow if spec.egress else ()
+        with context.trace_readers.reading(self._slot, context.engine.mount_points(spec), expected=expected) as reader:
+            yield RunRecorder(context.worker_id, self._job, spec, reader)
 
     def _upload_artifacts(self, steps: StepsPayload, workspace: Path, log: LogShipper) -> dict[str, Any]:
         """Upload what the steps left in the working directory, and return its description.
@@ -391,6 +403,7 @@ class JobRunner:
             working_directory=work.working_directory,
             egress=EgressPolicy(work.egress) if work.allow_network else None,
             allow_exec=work.allow_exec,
+            trace=work.trace,
             grace_seconds=GRACE_SECONDS,
             limits=self._context.limits,
         )

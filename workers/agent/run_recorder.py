@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 from collections.abc import Iterator
 from typing import Any
@@ -15,16 +16,15 @@ from workers.report.trace_reader import TraceReader, TraceReaderFailed
 
 logger = logging.getLogger(__name__)
 
+MAX_STEP_FINDINGS = 5  # of each of at most 64 steps, the worst first: all are one message
+FINDING_MEMBERS = ("rule", "severity", "detail", "count")
+
 
 class RunRecorder:
     """Records one run. `feed` is called from the engine's thread, `payload` once, after it. Both raise JobFailed."""
 
     def __init__(self, worker_id: str, job: JobPayload, spec: RunSpec, reader: TraceReader) -> None:
-        self._worker_id = worker_id
-        assert job.source is not None  # noqa: S101 only jobs that have both have a run
-        assert job.execution is not None  # noqa: S101 likewise
-        self._job, self._source, self._execution = job, job.source, job.execution
-        self._spec = spec
+        self._worker_id, self._job, self._spec = worker_id, job, spec
         self._reader = reader
 
     def feed(self, lines: bytes) -> None:
@@ -37,8 +37,22 @@ class RunRecorder:
             body, counts = self._reader.payload(metadata=self._metadata(), result=result, spec=self._spec)
         return body, _numbers(counts)
 
+    def summary(self, result: RunResult) -> dict[str, Any]:
+        """Return what the result of a job says about the trace of one of its steps."""
+        with _failing_the_job():
+            body, counts = self._reader.payload(metadata={}, result=result, spec=self._spec)
+        run = json.loads(body)
+        findings = run["suspicious_activity"]["items"][:MAX_STEP_FINDINGS]
+        return {
+            **{name: run["trace"][name] for name in ("level", "bytes", "truncated")},
+            "counts": _numbers(counts),
+            "findings": [{name: item[name] for name in FINDING_MEMBERS} for item in findings],
+        }
+
     def _metadata(self) -> dict[str, Any]:
-        job, source = self._job, self._source
+        job, source, execution = self._job, self._job.source, self._job.execution
+        assert source is not None  # noqa: S101 only jobs that have both have a run
+        assert execution is not None  # noqa: S101 likewise
         return {
             "org_slug": job.org_slug,
             "project_slug": job.project_slug,
@@ -46,8 +60,8 @@ class RunRecorder:
             "git_commit": source.git_commit,
             "git_ref": source.ref,
             "pull_request_number": source.pull_request_number,
-            "command": list(self._execution.command),
-            "working_directory": self._execution.working_directory,
+            "command": list(execution.command),
+            "working_directory": execution.working_directory,
             "trigger_kind": job.trigger.kind,
             "trigger_actor": job.trigger.actor,
             "worker_id": self._worker_id,

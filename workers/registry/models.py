@@ -11,7 +11,7 @@ from django.db.models.functions import Now
 from django.dispatch import Signal
 
 from runtime_jobs.identifiers import ID_LENGTH, new_uuid, new_worker_id, uuid_of
-from runtime_jobs.models.tenants import ISOLATION_CHOICES, slug
+from runtime_jobs.models.tenants import ISOLATION_CHOICES, TraceLevel, slug
 from runtime_jobs.specs.oci import spec_label
 
 
@@ -48,6 +48,13 @@ class Pool(models.Model):
         default="namespaces",
         choices=ISOLATION_CHOICES,
         help_text="Weakest sandbox that the pool's jobs accept, unless their project sets another.",
+    )
+    trace = models.CharField(
+        max_length=10,
+        blank=True,
+        choices=TraceLevel.choices,
+        help_text="What is recorded of jobs that do not say it, and whose project does not. full: processes, network "
+        "and files. network: no files. none: nothing. Empty: as the job type says (full for runtime, else none).",
     )
     policy = models.CharField(
         max_length=10,

@@ -180,6 +180,7 @@ class RunReport:
             "resources": resources(result, spec),
             # Another thread can change a path after it was read: the trace is evidence, not proof.
             "trace": {
+                "level": str(spec.trace),
                 "sha256": self._digest.hexdigest(),
                 "bytes": max(result.trace_bytes, self._bytes),
                 "truncated": result.trace_truncated,

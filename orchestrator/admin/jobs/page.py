@@ -107,6 +107,7 @@ def _specification(job: Job) -> list[tuple[str, Any]]:
         ("Pool", job.pool),
         ("Priority", str(job.priority)),
         ("Minimum isolation", job.least_isolation),
+        ("Trace", job.trace),
         ("Required capabilities", ", ".join(name for name in job.requirements if not is_spec_label(name))),
         ("Concurrency group", job.concurrency_key),
         ("Batch", _batch_link(job)),

@@ -80,7 +80,7 @@ class ProjectAdmin(ProjectLimitMixin, PausableAdmin, AuditedAdmin):
             {
                 "fields": [
                     *("organization", "slug", "enabled", "repositories", "pool", "least_isolation"),
-                    *("concurrency", "restrictions"),
+                    *("trace", "concurrency", "restrictions"),
                 ]
             },
         ),

@@ -19,6 +19,7 @@ from orchestrator.http.api.fields import (
 from orchestrator.http.api.payload_serializers import PayloadSpecInput, build_payload_spec
 from runtime_jobs import validators
 from runtime_jobs.control_characters import wrong_label
+from runtime_jobs.models.tenants import TraceLevel
 from runtime_jobs.specs import (
     PAYLOAD_TYPES,
     RUNTIME,
@@ -58,6 +59,22 @@ class SourceInput(StrictSerializer):
         return attrs
 
 
+class TraceField(StrictChoiceField):
+    """The level of trace that a job asks for."""
+
+    def __init__(self) -> None:
+        """Take no arguments: the field is the same in every spec."""
+        super().__init__(
+            choices=TraceLevel.values,
+            required=False,
+            allow_null=True,
+            default=None,
+            help_text="What is recorded of the commands. `full`: processes, network and files. `network`: no files. "
+            "`none`: nothing, and the commands run faster. Default: as the project says, else the pool, else `full` "
+            "for jobs of type `runtime` and `none` for all others.",
+        )
+
+
 class ExecutionInput(StrictSerializer):
     """Command and its permissions (`execution` of document 000)."""
 
@@ -70,6 +87,7 @@ class ExecutionInput(StrictSerializer):
     timeout_seconds = StrictIntegerField(min_value=1, max_value=MAX_TIMEOUT_SECONDS)
     allow_network = StrictBooleanField(required=False, default=False)
     allow_exec = StrictBooleanField(required=False, default=True)
+    trace = TraceField()
 
     def validate_command(self, command: list[str]) -> list[str]:
         if problem := validators.validate_command(command):
@@ -150,6 +168,7 @@ class StepsSpecInput(StepsFields, StrictSerializer):
     caches = serializers.ListField(child=CacheInput(), required=False, default=list, max_length=steps_rules.MAX_CACHES)
     source = SourceInput(required=False, allow_null=True, default=None)  # type: ignore[assignment] # as above
     allow_network = StrictBooleanField(required=False, default=False)
+    trace = TraceField()
 
     def validate_environment(self, environment: dict[str, str]) -> dict[str, str]:
         if problem := steps_rules.validate_environment(environment):

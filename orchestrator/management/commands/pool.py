@@ -4,7 +4,7 @@ from argparse import ArgumentParser
 from typing import Any
 
 from orchestrator.management.base import AddCommand
-from runtime_jobs.models.tenants import ISOLATION_CHOICES
+from runtime_jobs.models.tenants import ISOLATION_CHOICES, TraceLevel
 from workers.models import Pool
 
 
@@ -23,6 +23,7 @@ class Command(AddCommand):
             choices=[name for name, _ in ISOLATION_CHOICES],
             help="least of its jobs",
         )
+        parser.add_argument("--trace", default="", choices=TraceLevel.values, help="of jobs that do not say it")
         text = "accept the id of a lease instead of a token: the runner of Delta CI sends no credentials"
         parser.add_argument("--unauthenticated-runners", action="store_true", help=text)
 
@@ -31,6 +32,7 @@ class Command(AddCommand):
             slug=options["slug"],
             description=options["description"],
             least_isolation=options["isolation"],
+            trace=options["trace"],
             trusts_lease_ids=options["unauthenticated_runners"],
         )
-        return row, ["slug", "description", "least_isolation", "trusts_lease_ids"]
+        return row, ["slug", "description", "least_isolation", "trace", "trusts_lease_ids"]

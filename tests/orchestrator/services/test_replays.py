@@ -38,7 +38,7 @@ from runtime_jobs.errors import (
 )
 from runtime_jobs.models import Dependency, Job, JobEvent, LogChunk, OperatorEvent, StoredArtifact
 from runtime_jobs.specs import JOB_TYPES, Cache, PayloadSpec
-from runtime_jobs.specs.manifests import NETWORK
+from runtime_jobs.specs.manifests import NETWORK, UNTRACED
 from runtime_jobs.states import FailureReason
 from tests.factories import (
     ALICE,
@@ -417,6 +417,20 @@ class TestRuntime:
         with pytest.raises(NotReplayable):
             replayed(job, is_sealed=True)
         assert replayed(job).command_json == job.command_json
+
+    def test_a_job_whose_files_were_not_recorded_is_refused_sealed(self, worker):
+        for level in ("full", "network", "none"):
+            job = submitted(allow_network=False, trace=level)
+            found = claimed(worker)
+            cancellation.cancel(job_ulid=job.job_ulid, actor=ALICE, deadline_seconds=60)
+            job_end.acknowledge_cancel(lease_ulid=found.lease.lease_ulid, worker=worker)
+            if level == "full":
+                assert replayed(job, is_sealed=True).trace == "full"
+                claimed(worker)
+                continue
+            with pytest.raises(NotReplayable) as refused:
+                replayed(job, is_sealed=True)
+            assert refused.value.facts["reasons"] == [f"{UNTRACED} {level}."]
 
 
 class TestAudit:

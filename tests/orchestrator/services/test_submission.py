@@ -12,7 +12,7 @@ from orchestrator.services import retries as service_retries
 from orchestrator.services import submission as service_submission
 from orchestrator.services.job_end import FailMessage
 from orchestrator.services.retries import reupload
-from orchestrator.services.submission import Submission
+from orchestrator.services.submission import TRACER, Submission
 from runtime_jobs.errors import (
     AlreadyFinal,
     AlreadyRetried,
@@ -24,7 +24,7 @@ from runtime_jobs.errors import (
     RepositoryNotAllowed,
     TimeoutAbovePlan,
 )
-from runtime_jobs.models import Job, JobEvent, UnsentRun
+from runtime_jobs.models import Job, JobEvent, Project, UnsentRun
 from runtime_jobs.states import FailureReason, JobState
 from tests.factories import (
     ALICE,
@@ -39,8 +39,10 @@ from tests.factories import (
     offer,
     spec,
     submitted,
+    submitted_steps,
 )
 from tests.orchestrator.services.test_heartbeat import kinds, speak
+from workers.models import Pool
 
 pytestmark = pytest.mark.django_db
 
@@ -69,6 +71,38 @@ def test_a_job_takes_priority_pool_and_isolation_from_its_tenant():
     job = submit(ProjectFactory()).job
     assert (job.priority, job.pool, job.least_isolation) == (200, "shared-linux", "restricted")
     assert submit(ProjectFactory(least_isolation="none")).job.least_isolation == "none"
+
+
+def test_the_trace_is_that_of_the_job_its_project_its_pool_or_its_type():
+    pool, project = PoolFactory(slug="shared-linux"), ProjectFactory()
+    cases = (
+        # job, project, pool: of a runtime job, of steps
+        ((None, "", ""), ("full", "none")),
+        ((None, "", "network"), ("network", "network")),
+        ((None, "none", "network"), ("none", "none")),
+        ((None, "full", "none"), ("full", "full")),
+        (("none", "full", "full"), ("none", "none")),
+        (("full", "none", ""), ("full", "full")),
+    )
+    for (wanted, of_project, of_pool), expected in cases:
+        Pool.objects.filter(pk=pool.pk).update(trace=of_pool)
+        Project.objects.filter(pk=project.pk).update(trace=of_project)
+        jobs = submitted(project, trace=wanted), submitted_steps(project, trace=wanted)
+        assert tuple(job.trace for job in jobs) == expected, (wanted, of_project, of_pool)
+        # A worker that cannot trace gets no job whose trace somebody asked for; document 000's offers linux only.
+        needs = [TRACER in job.requirements for job in jobs]
+        assert needs == [jobs[0].trace == "network", jobs[1].trace != "none"]
+
+
+def test_a_further_attempt_keeps_the_trace():
+    project, worker = ProjectFactory(trace="network"), WorkerFactory(capabilities=["linux", "ptrace", "namespaces"])
+    submitted_steps(project)
+    Project.objects.update(trace="")
+    lease = claimed(worker, job_types=("steps",)).lease.lease_ulid
+    failed = job_end.fail(lease_ulid=lease, worker=worker, reason=FailureReason.COMMAND_FAILED)
+    again = service_retries.retry(job_ulid=failed.job_ulid, reason="r", actor=ALICE).job
+    again.refresh_from_db()
+    assert (again.trace, again.requirements) == ("network", ["linux", TRACER])
 
 
 @pytest.mark.parametrize(

@@ -181,7 +181,7 @@ def test_a_working_directory_that_leaves_the_repository_fails_the_checkout(
 def test_what_this_machine_cannot_hold_goes_to_another_before_anything_of_it_is_here(
     bench: WorkerContext, server: ScriptedServer, commit: str, changes: dict[str, Any]
 ) -> None:
-    a_run(replace(bench, offered=frozenset({"linux"})), commit, "exit=0", **changes).run()
+    a_run(replace(bench, offered=frozenset({"linux", "ptrace"})), commit, "exit=0", **changes).run()
     ((call, body),) = finals(server)
     assert (call, body["unable"]) == ("release", True)
     assert body["message"].startswith("This worker cannot offer ")
@@ -551,6 +551,19 @@ def test_the_death_of_the_process_that_reads_the_trace_fails_the_job_and_not_the
     assert left(bench) == []
     a_run(bench, commit, trace, "exit=0").run()
     assert [call for call, _ in finals(server)] == ["fail", "complete"]
+
+
+def test_the_run_says_what_was_traced(bench: WorkerContext, server: ScriptedServer, commit: str) -> None:
+    trace = f"trace={RECORDED / 'git.strace'}"
+    for level in ("none", "network", "full"):
+        a_run(bench, commit, trace, "network=example.org:refused", "exit=0", execution__trace=level).run()
+        run = server.received("run")[-1].json
+        assert run["trace"]["level"] == level
+        assert bool(run["counts"]["trace_lines"]) == (level != "none")
+        assert run["outcome"] == {"kind": "exited", "exit_code": 0, "signal": None, "cause": None}
+        assert [item["verdict"] for item in run["network_attempts"]["items"] if item["kind"] == "proxied"] == [
+            "refused"
+        ]
 
 
 def test_a_run_that_could_not_be_uploaded_is_sent_again_and_nothing_is_executed(

@@ -19,6 +19,7 @@ from tests.workers.agent.benches import a_bench, running
 from tests.workers.agent.conftest import LEASE_ID, claim_body
 from tests.workers.agent.repositories import Repository
 from tests.workers.agent.scripted import Answer, Asked, ScriptedServer, hang_up, problem, stale, wait_until
+from tests.workers.traced import RECORDED
 from workers.agent import artifacts
 from workers.agent.context import WorkerContext
 from workers.agent.errors import ProtocolError
@@ -26,6 +27,7 @@ from workers.agent.http import wire
 from workers.agent.http.client import OrchestratorClient
 from workers.agent.http.wire import PatternPayload
 from workers.agent.job_runner import JobRunner
+from workers.agent.run_recorder import MAX_STEP_FINDINGS
 from workers.engines.contract import RunResult, RunSpec, TraceLevel
 from workers.engines.null import FLAG, NullEngine
 
@@ -90,6 +92,23 @@ def test_the_steps_run_in_order_and_their_end_is_reported(bench: WorkerContext, 
         ["checking_out"],
     )
     assert left(bench) == []
+
+
+def test_a_traced_step_reports_what_its_trace_shows(bench: WorkerContext, server: ScriptedServer) -> None:
+    lines = f"null trace={RECORDED / 'hostile.strace'}", "null print=two exit=3"
+    a_run(bench, *lines, trace="full").run()
+    first, second = (step["trace"] for step in last(server)[1]["steps"])
+    assert (first["level"], first["truncated"], first["counts"]["processes"]) == ("full", False, 14)
+    assert len(first["findings"]) == MAX_STEP_FINDINGS
+    assert first["findings"][0]["severity"] == "critical"
+    assert (second["level"], second["bytes"], second["findings"]) == ("full", 0, [])
+
+
+def test_a_job_whose_trace_was_asked_for_goes_to_a_worker_that_can(
+    bench: WorkerContext, server: ScriptedServer
+) -> None:
+    a_run(replace(bench, offered=frozenset({"linux"})), "null", trace="network").run()
+    assert last(server) == ("release", None)
 
 
 def test_the_first_that_fails_is_the_last(bench: WorkerContext, server: ScriptedServer) -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.workers.agent.conftest import LEASE_ID, claim_body
 from workers.agent.errors import ProtocolError
 from workers.agent.http import wire
-from workers.engines.contract import Isolation
+from workers.engines.contract import Isolation, TraceLevel
 
 
 def test_a_claim_becomes_values() -> None:
@@ -45,6 +45,8 @@ def test_what_is_absent_and_optional_has_its_default() -> None:
     execution = wire.lease(body).job.execution
     assert execution.least_isolation is Isolation.NAMESPACES, "never weaker without a value"
     assert (execution.egress, execution.working_directory) == ((), ".")
+    assert execution.trace is TraceLevel.FULL
+    assert wire.lease(claim_body(execution__trace="network")).job.work.trace is TraceLevel.NETWORK
 
 
 def test_the_capability_is_not_shown() -> None:
@@ -75,6 +77,7 @@ def test_the_capability_is_not_shown() -> None:
         ({"execution__allow_network": 1}, "allow_network"),
         ({"execution__allow_exec": None}, "allow_exec"),
         ({"execution__least_isolation": "strongest"}, "least_isolation"),
+        ({"execution__trace": "more"}, "trace"),
         ({"execution__egress": "all"}, "egress"),
     ],
 )
@@ -146,6 +149,8 @@ def test_a_pack_run_is_steps_with_its_inputs_as_variables() -> None:
     assert [pattern.path_glob for pattern in job.steps.artifacts] == ["*.txt"]
     assert (job.work.timeout_seconds, job.work.allow_network, job.work.egress) == (60, False, ("example.org",))
     assert job.work.least_isolation is Isolation.NAMESPACES
+    assert job.work.trace is TraceLevel.NONE
+    assert wire.lease(pack_body(trace="full")).job.work.trace is TraceLevel.FULL
 
 
 @pytest.mark.parametrize(

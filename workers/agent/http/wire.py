@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from workers.agent.errors import ProtocolError
-from workers.engines.contract import Isolation
+from workers.engines.contract import Isolation, TraceLevel
 
 T = TypeVar("T")
+E = TypeVar("E", Isolation, TraceLevel)
 IDENTIFIER = re.compile(r"[A-Za-z0-9_-]{1,64}")  # becomes part of a path and of file names
 COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -42,6 +43,7 @@ class WorkPayload:
     allow_exec: bool
     least_isolation: Isolation
     egress: tuple[str, ...]
+    trace: TraceLevel
 
 
 @dataclass(frozen=True)
@@ -191,7 +193,11 @@ def _execution(execution: dict[str, Any]) -> ExecutionPayload:
     command = _strings(execution, "command", None)
     if not command:
         raise ProtocolError("command")
-    return ExecutionPayload(command=command, allow_exec=_take(execution, "allow_exec", bool), **_terms(execution))
+    return ExecutionPayload(
+        command=command,
+        allow_exec=_take(execution, "allow_exec", bool),
+        **_terms(execution, trace=TraceLevel.FULL),
+    )
 
 
 def _steps(steps: dict[str, Any]) -> StepsPayload:
@@ -205,7 +211,7 @@ def _steps(steps: dict[str, Any]) -> StepsPayload:
         caches=tuple(_cache(_object(cache, "caches")) for cache in _take(steps, "caches", list, [])),
         image=_take(steps, "image", str, None),
         allow_exec=True,
-        **_terms(steps),
+        **_terms(steps, trace=TraceLevel.NONE),
     )
 
 
@@ -213,7 +219,7 @@ def _pack(request: dict[str, Any]) -> StepsPayload:
     """Parse a pack run: the plan says what to execute, the request with which permissions and inputs."""
     plan = _object(request.get("plan"), "plan")
     environment = _take(plan, "environment", dict, {}) | _input_variables(_take(request, "inputs", dict, {}))
-    permissions = ("allow_network", "egress", "least_isolation", "timeout_seconds")
+    permissions = ("allow_network", "egress", "least_isolation", "timeout_seconds", "trace")
     return _steps(plan | {name: request.get(name) for name in permissions} | {"environment": environment})
 
 
@@ -227,13 +233,16 @@ def _input_variables(inputs: dict[str, Any]) -> dict[str, str]:
     return variables
 
 
-def _terms(work: dict[str, Any]) -> dict[str, Any]:
+def _terms(work: dict[str, Any], *, trace: TraceLevel) -> dict[str, Any]:
+    """Parse what all types have. `trace`: the level where the server names none."""
     return {
         "working_directory": _take(work, "working_directory", str, "."),
         "timeout_seconds": _seconds(work, "timeout_seconds"),
         "allow_network": _take(work, "allow_network", bool),
-        "least_isolation": _isolation(work),
+        # A level that this worker does not know must not be mistaken for a weak one.
+        "least_isolation": _level(work, "least_isolation", Isolation.NAMESPACES),
         "egress": _strings(work, "egress", []),
+        "trace": _level(work, "trace", trace),
     }
 
 
@@ -268,13 +277,11 @@ def cache_download(body: dict[str, Any]) -> CacheDownload | None:
     return CacheDownload(url, size, _take(body, "sha256", str, None))
 
 
-def _isolation(execution: dict[str, Any]) -> Isolation:
-    # A level that this worker does not know must not be mistaken for a weak one.
-    name = _take(execution, "least_isolation", str, Isolation.NAMESPACES.value)
+def _level(work: dict[str, Any], name: str, default: E) -> E:
     try:
-        return Isolation(name)
+        return type(default)(_take(work, name, str, default.value))
     except ValueError:
-        raise ProtocolError("least_isolation") from None
+        raise ProtocolError(name) from None
 
 
 def _object(value: Any, name: str) -> dict[str, Any]:

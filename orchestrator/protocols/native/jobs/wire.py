@@ -38,6 +38,7 @@ def _common_fields(job: Job) -> dict[str, Any]:
         "project_slug": job.project_slug,
         "trigger": {"kind": job.trigger_kind, "actor": job.trigger_actor},
         "pool": job.pool,
+        "trace": job.trace,
         "priority": job.priority,
         "concurrency_key": job.concurrency_key or None,
         "attempt": job.attempt,

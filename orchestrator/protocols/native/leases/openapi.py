@@ -41,7 +41,7 @@ LEASE = response_example(
             **{name: JOB_FIELDS[name] for name in ("job_id", "org_slug", "project_slug", "source", "trigger")},
             "job_type": "runtime",
             "execution": JOB_FIELDS["execution"]
-            | {"least_isolation": "namespaces", "egress": ["registry.example.org"]},
+            | {"least_isolation": "namespaces", "egress": ["registry.example.org"], "trace": "full"},
             "attempt": 1,
             "retry_of": None,
             "fence": 1,

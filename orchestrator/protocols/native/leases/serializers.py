@@ -26,6 +26,7 @@ from orchestrator.http.api.payload_serializers import (
 )
 from orchestrator.http.api.spec_serializers import BIGINT, OciSpecOutput
 from orchestrator.incidents.worker_readiness import DISK_LOW, REPEATED_FAILURES
+from orchestrator.ingest.presenter import SEVERITIES
 from orchestrator.protocols.native.jobs.serializers import (
     ALL_STATUSES,
     BatchEntryOutput,
@@ -35,7 +36,7 @@ from orchestrator.protocols.native.jobs.serializers import (
 )
 from orchestrator.protocols.native.serializers import SLUG, ProgressInput, RawEntry
 from runtime_jobs.control_characters import wrong_label
-from runtime_jobs.models.tenants import ISOLATION_CHOICES
+from runtime_jobs.models.tenants import ISOLATION_CHOICES, TraceLevel
 from runtime_jobs.specs import JOB_TYPES, RUNTIME
 from runtime_jobs.specs.steps import MAX_CACHES
 from runtime_jobs.states import REPORTABLE_FAILURES, RUNNING_STATES
@@ -125,6 +126,25 @@ class LogChunkInput(StrictSerializer):
         return raw
 
 
+class StepFindingInput(StrictSerializer):
+    """A suspicious action in the trace of a step."""
+
+    rule = SanitizedTextField(max_length=63)
+    severity = StrictChoiceField(choices=SEVERITIES)
+    detail = SanitizedTextField(max_length=512, allow_blank=True)
+    count = StrictIntegerField(min_value=0, max_value=BIGINT)
+
+
+class StepTraceInput(StrictSerializer):
+    """What the trace of a step shows: totals, and the worst findings."""
+
+    level = StrictChoiceField(choices=TraceLevel.values)
+    bytes = StrictIntegerField(min_value=0, max_value=BIGINT)
+    truncated = StrictBooleanField()
+    counts = serializers.DictField(child=StrictIntegerField(min_value=0, max_value=BIGINT))
+    findings = serializers.ListField(child=StepFindingInput(), max_length=16)
+
+
 class StepResultInput(StrictSerializer):
     """Result of one step. The times are by the worker's clock; they are displayed and not used otherwise."""
 
@@ -132,6 +152,7 @@ class StepResultInput(StrictSerializer):
     exit_code = StrictIntegerField(allow_null=True, min_value=-INT32, max_value=INT32 - 1)
     started_at = TimestampField(allow_null=True)
     finished_at = TimestampField(allow_null=True)
+    trace = StepTraceInput(required=False, help_text="Of a step that was traced.")
 
 
 class ArtifactFileInput(StrictSerializer):
@@ -326,6 +347,7 @@ class LeasedExecutionOutput(ExecutionOutput):
 
     least_isolation = serializers.ChoiceField(choices=ISOLATION_CHOICES)
     egress = serializers.ListField(child=serializers.CharField())
+    trace = serializers.ChoiceField(choices=TraceLevel.choices)
 
 
 class ArtifactPatternOutput(serializers.Serializer):
@@ -358,6 +380,7 @@ class LeasedStepsOutput(serializers.Serializer):
     allow_network = serializers.BooleanField()
     least_isolation = serializers.ChoiceField(choices=ISOLATION_CHOICES)
     egress = serializers.ListField(child=serializers.CharField())
+    trace = serializers.ChoiceField(choices=TraceLevel.choices)
 
 
 class LeasedOciOutput(OciSpecOutput):
@@ -365,6 +388,7 @@ class LeasedOciOutput(OciSpecOutput):
 
     least_isolation = serializers.ChoiceField(choices=ISOLATION_CHOICES)
     egress = serializers.ListField(child=serializers.CharField())
+    trace = serializers.ChoiceField(choices=TraceLevel.choices)
 
 
 class LeasedJobOutput(serializers.Serializer):

@@ -31,7 +31,7 @@ def serialize_lease(
             "project_slug": job.project_slug,
             "job_type": job.job_type,
             **JOB_TYPES[job.job_type].serialize_for_lease(
-                job, {"least_isolation": job.least_isolation, "egress": egress}
+                job, {"least_isolation": job.least_isolation, "egress": egress, "trace": job.trace}
             ),
             "trigger": {"kind": job.trigger_kind, "actor": job.trigger_actor},
             "attempt": job.attempt,

@@ -17,6 +17,7 @@ _POOL = response_example(
         "policy": "fair",
         "aging": True,
         "least_isolation": "namespaces",
+        "trace": None,
     },
 )
 _LOAD = response_example(

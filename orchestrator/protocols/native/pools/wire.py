@@ -15,6 +15,7 @@ def serialize_pool(pool: Pool) -> dict[str, Any]:
         "policy": pool.policy,
         "aging": pool.aging,
         "least_isolation": pool.least_isolation,
+        "trace": pool.trace or None,
     }
 
 

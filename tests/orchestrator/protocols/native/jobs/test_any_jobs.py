@@ -28,6 +28,7 @@ ALL = {
     "caches": [{"type": "deps", "key": "npm:1", "paths": ["~/.npm"]}],
     "image": "registry.example/node:22@sha256:ab",
     "allow_network": True,
+    "trace": "network",
 }
 
 
@@ -162,6 +163,38 @@ def test_a_lease_of_it_says_what_to_do(leased):
     assert job["steps"]["steps"] == ["make", "make test"]
     assert job["steps"]["environment"] == {"CI": "1"}
     assert (job["steps"]["least_isolation"], job["steps"]["egress"]) == ("namespaces", [])
+    assert job["steps"]["trace"] == "none"
+
+
+def test_a_traced_step_says_what_the_trace_shows(alice, wendy, worker, organization):
+    worker.capabilities = ["linux", "ptrace", "namespaces"]
+    worker.save()
+    created = alice.post(JOBS, body(trace="network"))
+    assert (created.json()["trace"], created.json()["spec"]["trace"]) == ("network", "network")
+    leased = wendy.post(LEASES, {"worker_id": worker.worker_id, "job_types": ["steps"]}).json()
+    assert leased["job"]["steps"]["trace"] == "network"
+    finding = {"rule": "metadata_address", "severity": "critical", "detail": "169.254.169.254\u001b[2J", "count": 2}
+    trace = {"level": "network", "bytes": 9, "truncated": False, "counts": {"processes": 1}, "findings": [finding]}
+    path = f"{LEASES}/{leased['lease_id']}/complete"
+    refused(
+        lambda: wendy.post(
+            path, {"result": {"status": "succeeded", "steps": [done() | {"trace": trace | {"level": "some"}}]}}
+        ),
+        400,
+        "invalid",
+    )
+    answer = wendy.post(path, {"result": {"status": "succeeded", "exit_code": 0, "steps": [done() | {"trace": trace}]}})
+    assert answer.status_code == 200, answer.content
+    [step] = alice.get(f"{JOBS}/{created.json()['job_id']}").json()["result"]["steps"]
+    assert step["trace"]["level"] == "network"
+    assert "\u001b" not in step["trace"]["findings"][0]["detail"]
+
+
+def test_a_level_of_trace_that_does_not_exist_is_refused(alice):
+    for changes in ({"trace": "files"}, {"trace": True}, {"trace": ""}):
+        refused(lambda: alice.post(JOBS, body(**changes)), 400, "invalid")  # noqa: B023 called at once
+    execution = SUBMIT_BODY["execution"] | {"trace": "FULL"}
+    refused(lambda: alice.post("/v1/runtime/jobs", SUBMIT_BODY | {"execution": execution}), 400, "invalid")
 
 
 def test_it_succeeds_by_its_workers_word(alice, wendy, leased):
