@@ -10,6 +10,7 @@ open my $file, '<', '/etc/passwd';
 use Socket;
 socket my $socket, AF_INET, SOCK_STREAM, 0;
 connect $socket, pack_sockaddr_in(9, inet_aton('127.0.0.1'));
+chdir '/tmp';
 system '/bin/true';
 """
 
@@ -41,6 +42,7 @@ def test_the_network_level_has_processes_and_network_and_no_files(bench):
     run = bench.perl(OPENS_AND_CONNECTS, trace=TraceLevel.NETWORK)
     assert run.seen("connect(", "htons(9)")
     assert run.seen("execve(", "/bin/true")
+    assert run.seen("chdir(", "/tmp"), "the report resolves the names of programs by it"
     assert run.seen("+++ exited with 0 +++")
     assert not run.seen("openat(")
 

@@ -31,6 +31,7 @@ from workers.engines.seccomp import ARCHITECTURE
 NETWORK_CALLS = (
     # programs and processes
     "execve", "execveat", "fork", "vfork", "clone", "clone3", "memfd_create",
+    "chdir", "fchdir",  # where the names of programs begin
     # network; the names of DNS queries are in the bytes of sendto, sendmsg and sendmmsg to port 53
     "socket", "connect", "bind", "listen", "accept", "accept4", "sendto", "sendmsg", "sendmmsg",
     # signals to others
@@ -41,7 +42,7 @@ TRACED_CALLS = (
     # files
     "open", "openat", "openat2", "creat", "truncate", "unlink", "unlinkat", "rmdir", "rename", "renameat", "renameat2",
     "link", "linkat", "symlink", "symlinkat", "mkdir", "mkdirat", "mknod", "mknodat", "chmod", "fchmodat", "fchmodat2",
-    "chown", "lchown", "fchownat", "chdir", "fchdir",
+    "chown", "lchown", "fchownat",
 )  # fmt: skip
 
 # They do not end a process by default, and are frequent.
