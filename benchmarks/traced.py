@@ -3,8 +3,9 @@
     python -m benchmarks.traced [--baseline ../other-checkout] [--rounds 5]
 
 Each job runs bare, in the default engine with its trace read into a report as the worker does it, and, where the
-checkout can, without a trace. Rounds are in turns. Measured is processor time: of everything, and of the Python that
-reads the trace (the worker's own process, and the process of the slot). The last line is JSON.
+checkout can, with a trace of processes and network only, and without one. Rounds are in turns. Measured is processor
+time: of everything, and of the Python that reads the trace (the worker's own process, and the process of the slot).
+The last line is JSON.
 """
 
 from __future__ import annotations
@@ -119,10 +120,10 @@ try:
         else:
             for path in (workspace, *workspace.rglob("*")):
                 os.chown(path, engine.owner(0), engine.owner(0))
-            more = {"trace": TraceLevel.NONE} if mode == "none" else {}
+            more = {} if mode == "full" else {"trace": TraceLevel(mode)}
             spec = RunSpec(argv=("sh", "-c", JOBS[job]), workspace=workspace, slot=0, timeout_seconds=300, **more)
             own = used(resource.RUSAGE_SELF)
-            ended = engine.run(spec, output=len, trace=len, stop=StopSignal()) if more else reported(spec)
+            ended = engine.run(spec, output=len, trace=len, stop=StopSignal()) if mode == "none" else reported(spec)
             assert (ended.kind, ended.exit_code) == ("exited", 0), ended
         python = used(resource.RUSAGE_SELF) - own
         reader = of_reader() - reader
@@ -136,7 +137,7 @@ finally:
     shutil.rmtree(base, ignore_errors=True)
 """
 JOBS = ("compile", "opens", "forks")
-MODES = ("bare", "full", "none")
+MODES = ("bare", "full", "network", "none")
 Figures = dict[str, dict[str, dict[str, float]]]
 
 
@@ -176,7 +177,7 @@ def compared(checkouts: dict[str, Path], rounds: int) -> dict[str, Figures]:
             for job in JOBS:
                 for mode in MODES:
                     for name, process in processes.items():
-                        if mode != "none" or _can_leave_the_trace_out(checkouts[name]):
+                        if mode in {"bare", "full"} or _has_levels(checkouts[name]):
                             taken = _run(process, job, mode)
                             if number >= WARM_UP:
                                 seen.setdefault((name, job, mode), []).append(taken)
@@ -192,7 +193,7 @@ def compared(checkouts: dict[str, Path], rounds: int) -> dict[str, Figures]:
     return result
 
 
-def _can_leave_the_trace_out(checkout: Path) -> bool:
+def _has_levels(checkout: Path) -> bool:
     return "trace:" in (checkout / "workers/engines/contract.py").read_text().partition("class RunSpec")[2][:2_000]
 
 
@@ -219,7 +220,7 @@ def main() -> int:
     for name, jobs in found.items():
         for job, modes in jobs.items():
             for mode, figures in modes.items():
-                sys.stdout.write(f"{name:<9} {job:<8} {mode:<5} {figures}\n")
+                sys.stdout.write(f"{name:<9} {job:<8} {mode:<7} {figures}\n")
         sys.stdout.write(f"{name:<9} {ratios(jobs)}\n")
     sys.stdout.write(json.dumps(found) + "\n")
     return 0
