@@ -123,8 +123,10 @@ class RunPresenter:
 
     @property
     def worst(self) -> str:
-        """The severity that colours the page; `none` without findings."""
-        return self.severities[0][0] if self.severities else "none"
+        """The severity that colours the page; `none` without findings, `untraced` where nothing looked for them."""
+        if self.severities:
+            return self.severities[0][0]
+        return "untraced" if self.trace_level == TraceLevel.NONE else "none"
 
     @property
     def timeline(self) -> ProcessTimeline:

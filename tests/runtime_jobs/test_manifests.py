@@ -12,6 +12,7 @@ from runtime_jobs.specs.manifests import (
     MAX_MEMBER_BYTES,
     NETWORK,
     RUN_RULES,
+    UNTRACED,
     JobProducts,
     ProducedFile,
     reported_manifest,
@@ -158,8 +159,10 @@ class TestReported:
 @pytest.mark.parametrize(
     ("job", "expected"),
     [
-        (ended(job_type="runtime", allow_network=False), ()),
-        (ended(job_type="runtime", allow_network=True), (NETWORK,)),
+        (ended(job_type="runtime", allow_network=False, trace="full"), ()),
+        (ended(job_type="runtime", allow_network=True, trace="full"), (NETWORK,)),
+        (ended(job_type="runtime", allow_network=True, trace="none"), (NETWORK, f"{UNTRACED} none.")),
+        (ended(job_type="runtime", trace="network"), (f"{UNTRACED} network.",)),
         (ended(spec={"image": None, "caches": []}), ()),
         (ended(spec={"image": "alpine@sha256:" + "0" * 64}), ()),
         (ended(spec={"image": "alpine:3"}), ("Its image alpine:3 is named by a tag, and not by a digest.",)),

@@ -49,9 +49,9 @@ def inserted_by_sql(slug: str, organization: Organization) -> Project:
     """A statement that names none of the columns with a default in the database."""
     with connection.cursor() as cursor:
         cursor.execute(
-            "INSERT INTO runtime_jobs_project (organization_id, slug, enabled, repositories, pool, least_isolation,"
+            "INSERT INTO runtime_jobs_project (organization_id, slug, enabled, repositories, pool, least_isolation, trace,"
             " configured_command, configured_directory, configured_timeout_seconds, configured_network, push_enabled,"
-            " webhook_generation) VALUES (%s, %s, false, '{}', '', '', '{}', '.', 300, false, false, 0)",
+            " webhook_generation) VALUES (%s, %s, false, '{}', '', '', '', '{}', '.', 300, false, false, 0)",
             [organization.pk, slug],
         )
     return Project.objects.get(organization=organization, slug=slug)

@@ -63,6 +63,27 @@ def test_every_event_that_the_verbs_write_has_words(scene):
     assert set(JobEvent.objects.values_list("event_type", flat=True).distinct()) <= set(EVENTS)
 
 
+def test_a_traced_step_shows_what_its_trace_does(olga, worker):
+    worker.capabilities = [*worker.capabilities, "ptrace"]
+    worker.save()
+    finding = {"rule": "kill_outside", "severity": "high", "detail": "<b>1</b>", "count": 1}
+    counts = {"processes": 7, "files_accessed": 0, "network_attempts": 3, "suspicious_activity": 1}
+    trace = {"level": "network", "bytes": 9, "truncated": True, "counts": counts, "findings": [finding]}
+    for level in ("network", "none"):
+        submitted_steps(trace=level)
+        taken = claimed(worker, job_types=("steps",))
+        steps = [{"index": 0, "exit_code": 0} | ({"trace": trace} if level == "network" else {})]
+        job_end.complete(lease_ulid=taken.lease.lease_ulid, worker=worker, exit_code=0, result={"steps": steps})
+        text = page_of(olga, taken.job).content.decode()
+        assert f"<dt>Trace</dt><dd>{level}</dd>" in text
+        assert ("Worst findings" in text) == (level == "network")
+        if level == "network":
+            assert '<b>kill_outside</b> <span class="code">&lt;b&gt;1&lt;/b&gt;</span>' in text
+            assert "The trace is incomplete." in text
+            numbers = re.findall(r'<td class="number">(\S+)</td>', text[text.index("Worst findings") :])
+            assert numbers[:4] == ["1", "7", "3", "\u2013"], "files were not recorded"
+
+
 @pytest.mark.parametrize(
     "reason", [FailureReason.TIMED_OUT, FailureReason.TRACE_INCOMPLETE, FailureReason.WORKER_ERROR]
 )

@@ -104,7 +104,10 @@ def test_aging_is_switched_off_and_on_for_one_pool(olga):
         pool.refresh_from_db()
         found.append(pool.aging)
     assert found == [False, True]
-    assert [event[0] for event in events()] == ["pool.changed", "pool.changed"]
+    assert olga.post(address(Pool, "change", pool.pk), form | {"aging": "on", "trace": "none"}).status_code == 302
+    pool.refresh_from_db()
+    assert pool.trace == "none"
+    assert [event[0] for event in events()] == ["pool.changed"] * 3
 
 
 def test_a_membership_is_given_and_ended(olga, plan):

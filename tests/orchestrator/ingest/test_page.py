@@ -77,6 +77,25 @@ def test_a_file_that_was_denied_is_not_shown_as_missing(staff, wendy, payload, r
     assert text.index("Access denied") < text.index("/closed") < text.index("Not found (ENOENT)") < text.index("/gone")
 
 
+def test_what_was_not_recorded_is_not_shown_as_nothing(staff, run, payload):
+    nothing = {"items": [], "total": 0, "truncated": False}
+    payload["counts"] |= {"files_accessed": 0, "suspicious_activity": 0, "processes": 0}
+    payload["suspicious_activity"] = payload["files"] = payload["processes"] = nothing
+    expected = {
+        "full": ("No findings", 0, None),
+        "network": ("No findings", 1, "Access to files was not recorded"),
+        "none": ("Not traced", 4, "The command was not traced"),
+    }
+    for level, (verdict, dashes, notice) in expected.items():
+        Run.objects.update(payload=changed(payload, "trace", "level", value=level))
+        text = page(staff, run)
+        assert f"<strong>{verdict}</strong>" in text
+        assert text.count("<dd>\u2013</dd>") == dashes
+        assert notice is None or notice in text
+        assert (notice is None) == ('class="notice"' not in text)
+    assert "worst-untraced" in text
+
+
 def test_a_run_without_findings_says_so(staff, wendy, job, worker):
     assert wendy.post(PATH, payload_for(job, worker, name="git", exit_code=0, network=())).status_code == 201
     text = page(staff, Run.objects.get())

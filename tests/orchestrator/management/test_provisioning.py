@@ -27,13 +27,15 @@ def run(*arguments: str) -> str:
 def test_what_the_runner_of_delta_needs_is_created_and_recorded():
     plan_of_tier("team")
     run("organization", "add", "acme", "--plan", "team", "--hosted-runtime-analysis")
-    run("pool", "add", "local", "--isolation", "none", "--unauthenticated-runners")
-    assert run("project", "add", "acme/web", "--pool", "local", "--repository", "acme/web") == "project acme/web\n"
+    run("pool", "add", "local", "--isolation", "none", "--unauthenticated-runners", "--trace", "none")
+    project_of = ("--pool", "local", "--repository", "acme/web", "--trace", "network")
+    assert run("project", "add", "acme/web", *project_of) == "project acme/web\n"
     printed = json.loads(run("worker", "register", "--name", "w-1", "--pool", "local", "--capabilities", "linux",
                              "--labels", "a,b", "--output", "json"))  # fmt: skip
     project, pool, worker = Project.objects.get(), Pool.objects.get(slug="local"), Worker.objects.get()
     assert (project.organization.plan.name, project.enabled, project.pool) == ("team", True, "local")
     assert (pool.least_isolation, pool.trusts_lease_ids) == ("none", True)
+    assert (project.trace, pool.trace) == ("network", "none")
     assert (worker.worker_id, worker.digest) == (printed["worker_id"], digest_of(printed["token"]))
     assert (worker.pool, worker.labels, worker.capabilities) == (pool, ["a", "b"], ["linux"])
     found = OperatorEvent.objects.order_by("id").values_list("action", "target")
