@@ -19,7 +19,7 @@ from workers.agent.caches import CachePart, JobCaches, parts_of
 from workers.agent.errors import LeaseRejected, ProtocolError, RequestRefused
 from workers.agent.http import wire
 from workers.agent.http.wire import CacheDownload, CachePayload
-from workers.engines.contract import EngineUnavailable, MountPoints, RunResult, RunSpec, StopSignal
+from workers.engines.contract import EngineUnavailable, MountPoints, RunResult, RunSpec, StopSignal, TraceLevel
 
 
 class Objects(ThreadingHTTPServer):
@@ -180,11 +180,11 @@ def test_paths_in_the_home_and_the_workspace_come_back_in_the_next_job(objects, 
     assert not second.caches.has_unsaved(), "an entry never changes"
 
 
-def test_the_variables_of_the_job_do_not_reach_tar(objects, tmp_path):
+def test_tar_has_neither_the_variables_nor_the_trace_of_the_job(objects, tmp_path):
     job = Job(tmp_path / "a", Server(objects), cache("x"))
     job.write(job.work / "x", "x")
     job.caches.save_all()
-    assert [spec.environment for spec in job.engine.specs] == [{}]
+    assert [(spec.environment, spec.trace) for spec in job.engine.specs] == [({}, TraceLevel.NONE)]
     assert len(objects.content) == 1
 
 
