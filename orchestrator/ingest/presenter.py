@@ -9,7 +9,7 @@ from typing import Any
 
 from orchestrator.ingest.formatting import format_bytes, format_seconds
 from orchestrator.ingest.timeline import ProcessTimeline, timeline
-from runtime_jobs.models.tenants import TraceLevel
+from runtime_jobs.models.tenants import JobTrace
 
 SEVERITIES = ("critical", "high", "medium", "low")  # of findings, the worst first
 METER_WIDTH = 1000  # of a full meter, in units of its view box
@@ -101,8 +101,8 @@ class RunPresenter:
 
     @property
     def trace_level(self) -> str:
-        """What was recorded. Workers that do not say it record everything."""
-        level: str = self.payload.get("trace", {}).get("level", TraceLevel.FULL)
+        """The level of trace. Workers that name none record everything."""
+        level: str = self.payload.get("trace", {}).get("level", JobTrace.FULL)
         return level
 
     @property
@@ -126,7 +126,7 @@ class RunPresenter:
         """The severity that colours the page; `none` without findings, `untraced` where nothing looked for them."""
         if self.severities:
             return self.severities[0][0]
-        return "untraced" if self.trace_level == TraceLevel.NONE else "none"
+        return "untraced" if self.trace_level == JobTrace.NONE else "none"
 
     @property
     def timeline(self) -> ProcessTimeline:

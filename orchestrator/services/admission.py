@@ -27,7 +27,7 @@ from runtime_jobs.errors import (
     TimeoutAbovePlan,
 )
 from runtime_jobs.models import Job, Organization, PackVersion, Plan, Project
-from runtime_jobs.models.tenants import TraceLevel
+from runtime_jobs.models.tenants import JobTrace
 from runtime_jobs.prepared_queries import PreparedQuery, Sql
 from runtime_jobs.priorities import EMERGENCY, priority_name
 from runtime_jobs.specs import JOB_TYPES, PACK_RUN, JobSpec, PayloadSpec
@@ -121,7 +121,7 @@ class Placement:
     pool: str
     least_isolation: str
     limited_by_address: bool
-    trace: TraceLevel
+    trace: JobTrace
     pack: PackVersion | None = None
 
 
@@ -359,7 +359,7 @@ def _placement(organization: Organization, project: Project, spec: JobSpec, cont
     )
 
 
-def _trace(spec: JobSpec, project: Project, pool: Pool | None) -> TraceLevel:
+def _trace(spec: JobSpec, project: Project, pool: Pool | None) -> JobTrace:
     """Return the level of trace of a new job: that of the job, its project, its pool, or its type, in this order."""
     levels = JOB_TYPES[spec.job_type].trace_levels
     said = spec.trace or project.trace or (pool.trace if pool else "")

@@ -15,7 +15,7 @@ from orchestrator.services.transitions import OperationResult
 from runtime_jobs.errors import ResourceConflict
 from runtime_jobs.events import Actor
 from runtime_jobs.models import Job
-from runtime_jobs.models.tenants import TraceLevel
+from runtime_jobs.models.tenants import JobTrace
 from runtime_jobs.prepared_queries import new_instance
 from runtime_jobs.specs import JOB_TYPES, JobPolicy, JobSpec
 
@@ -195,7 +195,7 @@ def admit_job(
     job.priority, job.pool, job.least_isolation = placement.priority, placement.pool, placement.least_isolation
     job.limited_by_address = placement.limited_by_address
     job.trace = placement.trace
-    if placement.trace not in {TraceLevel.NONE, JOB_TYPES[job.job_type].trace_levels[0]}:
+    if placement.trace not in {JobTrace.NONE, JOB_TYPES[job.job_type].trace_levels[0]}:
         job.requirements = [*job.requirements, TRACER]
     if placement.pack is not None:
         job.spec = job.spec | {"plan": placement.pack.plan}

@@ -17,7 +17,7 @@ from runtime_jobs.db_functions import PlannerOpaqueValue
 from runtime_jobs.identifiers import ID_LENGTH, new_job_id
 from runtime_jobs.models.batches import Batch
 from runtime_jobs.models.idempotency import IdempotencyKey
-from runtime_jobs.models.tenants import TraceLevel
+from runtime_jobs.models.tenants import JobTrace
 from runtime_jobs.states import (
     FINAL_STATES,
     LEASED_STATES,
@@ -222,7 +222,7 @@ class Job(models.Model):
     timeout_grace_seconds = models.PositiveIntegerField(default=60, help_text="Beyond its time limit.")
     is_metered = models.BooleanField(default=False, help_text="Its minutes are billed.")
     least_isolation = models.CharField(max_length=20)
-    trace = models.CharField(max_length=10, choices=TraceLevel.choices, default=TraceLevel.NONE)
+    trace = models.CharField(max_length=10, choices=JobTrace.choices, default=JobTrace.NONE)
 
     # The state.
     state = models.CharField(max_length=20, choices=JobState.choices, default=JobState.QUEUED, editable=False)

@@ -23,8 +23,8 @@ ISOLATION_CHOICES = [
 ]
 
 
-class TraceLevel(models.TextChoices):
-    """What a worker records of the commands of a job, least first."""
+class JobTrace(models.TextChoices):
+    """The levels of what a worker records of the commands of a job, least first."""
 
     NONE = "none", "none"
     NETWORK = "network", "network"  # processes and network; no files
@@ -253,7 +253,7 @@ class Project(models.Model):
     trace = models.CharField(
         max_length=10,
         blank=True,
-        choices=TraceLevel.choices,
+        choices=JobTrace.choices,
         help_text="What is recorded of jobs that do not say it. full: processes, network and files. network: no "
         "files. none: nothing. Empty: as the pool says.",
     )

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from runtime_jobs.models.jobs import Job
-from runtime_jobs.models.tenants import TraceLevel
+from runtime_jobs.models.tenants import JobTrace
 from runtime_jobs.specs.payload import payload_digest, public_digest
 from runtime_jobs.states import FailureClass, JobState
 
@@ -282,7 +282,7 @@ def unpinned_image(image: str | None) -> tuple[str, ...]:
 
 def unpinned_execution(job: Job) -> tuple[str, ...]:
     """Return why a job of type `runtime` may have another outcome. Its commit is named by a digest."""
-    untraced = (f"{UNTRACED} {job.trace}.",) if job.trace != TraceLevel.FULL else ()
+    untraced = (f"{UNTRACED} {job.trace}.",) if job.trace != JobTrace.FULL else ()
     return (*((NETWORK,) if job.allow_network else ()), *untraced)
 
 

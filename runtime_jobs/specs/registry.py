@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from django.conf import settings
 
 from runtime_jobs.models.jobs import Job
-from runtime_jobs.models.tenants import TraceLevel
+from runtime_jobs.models.tenants import JobTrace
 from runtime_jobs.specs import actions, exports, manifests, oci, packs, payload, runtime, steps
 from runtime_jobs.specs.manifests import JobProducts
 from runtime_jobs.specs.readiness import JobReadiness, readiness_of
@@ -136,7 +136,7 @@ class JobType:
     needs_ingest: bool
     complete_beats_cancel: bool
     needs_hosted_analysis: bool
-    trace_levels: tuple[TraceLevel, ...] = (TraceLevel.NONE,)
+    trace_levels: tuple[JobTrace, ...] = (JobTrace.NONE,)
     needs_processing: bool = False
     is_metered: bool = False
     needs_enabled_project: bool = True
@@ -185,7 +185,7 @@ def _pool_of_export(spec: payload.PayloadSpec) -> str | None:
 
 
 # What steps did is a part of their result only where somebody asked for it: a trace costs a build up to its own time.
-_TRACED_ON_REQUEST = (TraceLevel.NONE, TraceLevel.NETWORK, TraceLevel.FULL)
+_TRACED_ON_REQUEST = (JobTrace.NONE, JobTrace.NETWORK, JobTrace.FULL)
 
 JOB_TYPES = {
     runtime.RUNTIME: JobType(
@@ -195,7 +195,7 @@ JOB_TYPES = {
         needs_ingest=True,
         complete_beats_cancel=True,
         needs_hosted_analysis=True,
-        trace_levels=(TraceLevel.FULL, TraceLevel.NETWORK, TraceLevel.NONE),
+        trace_levels=(JobTrace.FULL, JobTrace.NETWORK, JobTrace.NONE),
         manifest=manifests.run_manifest,
         unpinned=manifests.unpinned_execution,
     ),

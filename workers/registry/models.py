@@ -11,7 +11,7 @@ from django.db.models.functions import Now
 from django.dispatch import Signal
 
 from runtime_jobs.identifiers import ID_LENGTH, new_uuid, new_worker_id, uuid_of
-from runtime_jobs.models.tenants import ISOLATION_CHOICES, TraceLevel, slug
+from runtime_jobs.models.tenants import ISOLATION_CHOICES, JobTrace, slug
 from runtime_jobs.specs.oci import spec_label
 
 
@@ -52,7 +52,7 @@ class Pool(models.Model):
     trace = models.CharField(
         max_length=10,
         blank=True,
-        choices=TraceLevel.choices,
+        choices=JobTrace.choices,
         help_text="What is recorded of jobs that do not say it, and whose project does not. full: processes, network "
         "and files. network: no files. none: nothing. Empty: as the job type says (full for runtime, else none).",
     )

@@ -8,7 +8,7 @@ from rest_framework.fields import empty
 
 from orchestrator.http.api.fields import StrictCharField, StrictIntegerField, StrictSerializer
 from runtime_jobs.control_characters import wrong_label
-from runtime_jobs.models.tenants import TraceLevel
+from runtime_jobs.models.tenants import JobTrace
 from runtime_jobs.specs.payload import (
     CURSOR_NAME,
     MAX_CURSOR_LENGTH,
@@ -106,7 +106,7 @@ class LeasedPayloadOutput(PayloadSpecInput):
     sealed = serializers.BooleanField(help_text="Of a sealed replay: the worker executes the job without network.")
     least_isolation = serializers.CharField()
     egress = serializers.ListField(child=serializers.CharField())
-    trace = serializers.ChoiceField(choices=TraceLevel.choices)
+    trace = serializers.ChoiceField(choices=JobTrace.choices)
     plan = serializers.DictField(
         required=False, help_text="Only of pack runs, as the next three: the plan of the pack, with all members."
     )

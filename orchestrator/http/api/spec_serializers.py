@@ -19,7 +19,7 @@ from orchestrator.http.api.fields import (
 from orchestrator.http.api.payload_serializers import PayloadSpecInput, build_payload_spec
 from runtime_jobs import validators
 from runtime_jobs.control_characters import wrong_label
-from runtime_jobs.models.tenants import TraceLevel
+from runtime_jobs.models.tenants import JobTrace
 from runtime_jobs.specs import (
     PAYLOAD_TYPES,
     RUNTIME,
@@ -65,7 +65,7 @@ class TraceField(StrictChoiceField):
     def __init__(self) -> None:
         """Take no arguments: the field is the same in every spec."""
         super().__init__(
-            choices=TraceLevel.values,
+            choices=JobTrace.values,
             required=False,
             allow_null=True,
             default=None,

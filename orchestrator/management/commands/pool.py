@@ -4,7 +4,7 @@ from argparse import ArgumentParser
 from typing import Any
 
 from orchestrator.management.base import AddCommand
-from runtime_jobs.models.tenants import ISOLATION_CHOICES, TraceLevel
+from runtime_jobs.models.tenants import ISOLATION_CHOICES, JobTrace
 from workers.models import Pool
 
 
@@ -23,7 +23,7 @@ class Command(AddCommand):
             choices=[name for name, _ in ISOLATION_CHOICES],
             help="least of its jobs",
         )
-        parser.add_argument("--trace", default="", choices=TraceLevel.values, help="of jobs that do not say it")
+        parser.add_argument("--trace", default="", choices=JobTrace.values, help="of jobs that do not say it")
         text = "accept the id of a lease instead of a token: the runner of Delta CI sends no credentials"
         parser.add_argument("--unauthenticated-runners", action="store_true", help=text)
 

@@ -7,7 +7,7 @@ from django.core.management.base import CommandError
 
 from orchestrator.management.base import AddCommand, named
 from runtime_jobs.models import Organization, Project
-from runtime_jobs.models.tenants import TraceLevel
+from runtime_jobs.models.tenants import JobTrace
 from workers.models import Pool
 
 
@@ -20,7 +20,7 @@ class Command(AddCommand):
     def add_fields(self, parser: ArgumentParser) -> None:
         parser.add_argument("name", metavar="ORG/PROJECT")
         parser.add_argument("--pool", default="", help="an existing pool; by default DEFAULT_POOL")
-        parser.add_argument("--trace", default="", choices=TraceLevel.values, help="of jobs that do not say it")
+        parser.add_argument("--trace", default="", choices=JobTrace.values, help="of jobs that do not say it")
         repositories = "owner/name, or owner/* for all of an owner; may be repeated"
         parser.add_argument("--repository", metavar="OWNER/NAME", action="append", default=[], help=repositories)
         parser.add_argument("--disabled", action="store_true", help="accept no jobs that need an enabled project yet")

@@ -14,7 +14,7 @@ from orchestrator.http.api.fields import (
 )
 from orchestrator.ingest.presenter import SEVERITIES
 from runtime_jobs.identifiers import ULID_PATTERN
-from runtime_jobs.models.tenants import TraceLevel
+from runtime_jobs.models.tenants import JobTrace
 
 BIGINT = 2**63 - 1
 SLUG = r"^[a-z0-9][a-z0-9-]{0,62}\Z"
@@ -243,7 +243,7 @@ class Resources(StrictSerializer):
 class Trace(StrictSerializer):
     """Trace file, which stays on the worker."""
 
-    level = serializers.ChoiceField(choices=TraceLevel.values, required=False, help_text="What was recorded.")
+    level = serializers.ChoiceField(choices=JobTrace.values, required=False, help_text="What was recorded.")
     sha256 = serializers.RegexField(SHA256)
     bytes = amount()
     truncated = StrictBooleanField()

@@ -25,6 +25,7 @@ from runtime_jobs.errors import (
     TimeoutAbovePlan,
 )
 from runtime_jobs.models import Job, JobEvent, Project, UnsentRun
+from runtime_jobs.models.tenants import JobTrace
 from runtime_jobs.states import FailureReason, JobState
 from tests.factories import (
     ALICE,
@@ -42,6 +43,7 @@ from tests.factories import (
     submitted_steps,
 )
 from tests.orchestrator.services.test_heartbeat import kinds, speak
+from workers.engines.contract import TraceLevel
 from workers.models import Pool
 
 pytestmark = pytest.mark.django_db
@@ -74,6 +76,7 @@ def test_a_job_takes_priority_pool_and_isolation_from_its_tenant():
 
 
 def test_the_trace_is_that_of_the_job_its_project_its_pool_or_its_type():
+    assert JobTrace.values == [str(level) for level in TraceLevel], "as the worker names them"
     pool, project = PoolFactory(slug="shared-linux"), ProjectFactory()
     cases = (
         # job, project, pool: of a runtime job, of steps

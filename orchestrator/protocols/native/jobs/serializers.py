@@ -28,7 +28,7 @@ from runtime_jobs.control_characters import wrong_label
 from runtime_jobs.event_types import JOB_EVENT_TYPES
 from runtime_jobs.identifiers import ULID_PATTERN
 from runtime_jobs.models import FailureExplanation, StepAnnotation
-from runtime_jobs.models.tenants import TraceLevel
+from runtime_jobs.models.tenants import JobTrace
 from runtime_jobs.specs import JOB_TYPES, JobSpec
 from runtime_jobs.states import (
     CLIENT_TRIGGERS,
@@ -204,7 +204,7 @@ class ExecutionOutput(serializers.Serializer):
     timeout_seconds = serializers.IntegerField()
     allow_network = serializers.BooleanField()
     allow_exec = serializers.BooleanField()
-    trace = serializers.ChoiceField(choices=TraceLevel.choices, allow_null=True, help_text="As submitted.")
+    trace = serializers.ChoiceField(choices=JobTrace.choices, allow_null=True, help_text="As submitted.")
 
 
 class TriggerOutput(serializers.Serializer):
@@ -313,7 +313,7 @@ class _JobOutput(serializers.Serializer):
     trigger = TriggerOutput()
     pool = serializers.CharField()
     trace = serializers.ChoiceField(
-        choices=TraceLevel.choices, help_text="What the worker records of the commands. Further attempts keep it."
+        choices=JobTrace.choices, help_text="What the worker records of the commands. Further attempts keep it."
     )
     priority = serializers.IntegerField(
         help_text="A higher priority starts first: low is 50, normal 150, high 250, emergency 400."

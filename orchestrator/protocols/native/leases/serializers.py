@@ -36,7 +36,7 @@ from orchestrator.protocols.native.jobs.serializers import (
 )
 from orchestrator.protocols.native.serializers import SLUG, ProgressInput, RawEntry
 from runtime_jobs.control_characters import wrong_label
-from runtime_jobs.models.tenants import ISOLATION_CHOICES, TraceLevel
+from runtime_jobs.models.tenants import ISOLATION_CHOICES, JobTrace
 from runtime_jobs.specs import JOB_TYPES, RUNTIME
 from runtime_jobs.specs.steps import MAX_CACHES
 from runtime_jobs.states import REPORTABLE_FAILURES, RUNNING_STATES
@@ -136,9 +136,9 @@ class StepFindingInput(StrictSerializer):
 
 
 class StepTraceInput(StrictSerializer):
-    """What the trace of a step shows: totals, and the worst findings."""
+    """Totals and the worst findings of the trace of a step."""
 
-    level = StrictChoiceField(choices=TraceLevel.values)
+    level = StrictChoiceField(choices=JobTrace.values)
     bytes = StrictIntegerField(min_value=0, max_value=BIGINT)
     truncated = StrictBooleanField()
     counts = serializers.DictField(child=StrictIntegerField(min_value=0, max_value=BIGINT))
@@ -347,7 +347,7 @@ class LeasedExecutionOutput(ExecutionOutput):
 
     least_isolation = serializers.ChoiceField(choices=ISOLATION_CHOICES)
     egress = serializers.ListField(child=serializers.CharField())
-    trace = serializers.ChoiceField(choices=TraceLevel.choices)
+    trace = serializers.ChoiceField(choices=JobTrace.choices)
 
 
 class ArtifactPatternOutput(serializers.Serializer):
@@ -380,7 +380,7 @@ class LeasedStepsOutput(serializers.Serializer):
     allow_network = serializers.BooleanField()
     least_isolation = serializers.ChoiceField(choices=ISOLATION_CHOICES)
     egress = serializers.ListField(child=serializers.CharField())
-    trace = serializers.ChoiceField(choices=TraceLevel.choices)
+    trace = serializers.ChoiceField(choices=JobTrace.choices)
 
 
 class LeasedOciOutput(OciSpecOutput):
@@ -388,7 +388,7 @@ class LeasedOciOutput(OciSpecOutput):
 
     least_isolation = serializers.ChoiceField(choices=ISOLATION_CHOICES)
     egress = serializers.ListField(child=serializers.CharField())
-    trace = serializers.ChoiceField(choices=TraceLevel.choices)
+    trace = serializers.ChoiceField(choices=JobTrace.choices)
 
 
 class LeasedJobOutput(serializers.Serializer):

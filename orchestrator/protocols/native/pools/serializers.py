@@ -4,7 +4,7 @@ from rest_framework import serializers
 
 from orchestrator.http.api.fields import StrictChoiceField
 from orchestrator.protocols.native.limits.serializers import ReasonInput
-from runtime_jobs.models.tenants import ISOLATION_CHOICES, TraceLevel
+from runtime_jobs.models.tenants import ISOLATION_CHOICES, JobTrace
 from workers.registry.models import PoolPolicy
 
 
@@ -23,7 +23,7 @@ class PoolOutput(serializers.Serializer):
     aging = serializers.BooleanField(help_text="True: waiting raises the priority of a job. False: strict order.")
     least_isolation = serializers.ChoiceField(choices=ISOLATION_CHOICES)
     trace = serializers.ChoiceField(
-        choices=TraceLevel.choices,
+        choices=JobTrace.choices,
         allow_null=True,
         help_text="Of jobs that do not say it, and whose project does not. Null: as the job type says.",
     )
