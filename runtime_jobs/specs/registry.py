@@ -184,7 +184,7 @@ def _pool_of_export(spec: payload.PayloadSpec) -> str | None:
     return settings.EXPORT_POOL if exports.is_audit_bundle(spec.payload) else None
 
 
-# What steps did is a part of their result only where somebody asked for it: a trace costs a build up to its own time.
+# What steps did is a part of their result only where somebody asked for it: a trace costs a build half of its own time.
 _TRACED_ON_REQUEST = (JobTrace.NONE, JobTrace.NETWORK, JobTrace.FULL)
 
 JOB_TYPES = {

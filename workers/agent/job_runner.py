@@ -254,6 +254,7 @@ class JobRunner:
                 return self._run_engine(spec, lambda _: None, shippers[-1])
             with self._recording(spec) as recorder:
                 result = self._run_engine(spec, recorder.feed, shippers[-1])
+                self._raise_if_stopped()
                 traces[index] = recorder.summary(result)
             return result
 

@@ -11,13 +11,16 @@ from typing import Any
 from workers.agent.http.wire import JobPayload
 from workers.agent.outcomes import JobFailed
 from workers.engines.contract import RunResult, RunSpec
+from workers.report.formatting import clean
 from workers.report.payload import encoded, sealed
 from workers.report.trace_reader import TraceReader, TraceReaderFailed
 
 logger = logging.getLogger(__name__)
 
-MAX_STEP_FINDINGS = 5  # of each of at most 64 steps, the worst first: all are one message
-FINDING_MEMBERS = ("rule", "severity", "detail", "count")
+# Of each of at most 64 steps, the worst first. All are in one message of at most 1 MiB, where JSON needs twelve bytes
+# for some characters.
+MAX_STEP_FINDINGS = 5
+MAX_STEP_DETAIL = 120
 
 
 class RunRecorder:
@@ -42,11 +45,15 @@ class RunRecorder:
         with _failing_the_job():
             body, counts = self._reader.payload(metadata={}, result=result, spec=self._spec)
         run = json.loads(body)
-        findings = run["suspicious_activity"]["items"][:MAX_STEP_FINDINGS]
+        findings = [
+            {"detail": clean(item["detail"], MAX_STEP_DETAIL)}
+            | {name: item[name] for name in ("rule", "severity", "count")}
+            for item in run["suspicious_activity"]["items"][:MAX_STEP_FINDINGS]
+        ]
         return {
             **{name: run["trace"][name] for name in ("level", "bytes", "truncated")},
             "counts": _numbers(counts),
-            "findings": [{name: item[name] for name in FINDING_MEMBERS} for item in findings],
+            "findings": findings,
         }
 
     def _metadata(self) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import hashlib
+import json
 import os
 import subprocess
 import threading
@@ -19,7 +20,7 @@ from tests.workers.agent.benches import a_bench, running
 from tests.workers.agent.conftest import LEASE_ID, claim_body
 from tests.workers.agent.repositories import Repository
 from tests.workers.agent.scripted import Answer, Asked, ScriptedServer, hang_up, problem, stale, wait_until
-from tests.workers.traced import RECORDED
+from tests.workers.traced import RECORDED, trace
 from workers.agent import artifacts
 from workers.agent.context import WorkerContext
 from workers.agent.errors import ProtocolError
@@ -102,6 +103,18 @@ def test_a_traced_step_reports_what_its_trace_shows(bench: WorkerContext, server
     assert len(first["findings"]) == MAX_STEP_FINDINGS
     assert first["findings"][0]["severity"] == "critical"
     assert (second["level"], second["bytes"], second["findings"]) == ("full", 0, [])
+
+
+def test_the_traces_of_all_steps_fit_into_one_message(
+    bench: WorkerContext, server: ScriptedServer, tmp_path: Path
+) -> None:
+    wide = "\\360\\237\\246\\200" * 250  # as strace writes a crab, which is twelve bytes of JSON
+    calls = (f'open("/etc/{wide}{number}", O_WRONLY) = -1 EACCES (Permission denied)' for number in range(9))
+    (tmp_path / "trace").write_bytes(trace(*calls))
+    a_run(bench, f"null trace={tmp_path / 'trace'}", trace="full").run()
+    [step] = last(server)[1]["steps"]
+    assert len(step["trace"]["findings"]) == MAX_STEP_FINDINGS
+    assert 64 * len(json.dumps(step)) + artifacts.MAX_REPORTED < 900_000, "caches and the log have the rest of 1 MiB"
 
 
 def test_a_job_whose_trace_was_asked_for_goes_to_a_worker_that_can(
