@@ -102,10 +102,10 @@ _LEASES = PreparedQuery(LeaseRow, f"{_OF_WORKERS} ORDER BY t.id {_LOCKED}")
 _MESSAGE_FIELDS = frozenset(
     (
         *Job.CHANGED_FIELDS,
-        *("id", "job_ulid", "org_slug", "job_type", "correlation_id", "needs_ingest", "fence", "awaited", "pool"),
-        *("created_at", "complete_beats_cancel", "automatic_retries", "automatic_retries_spent", "late_result_seconds"),
-        *("needs_processing", "timeout_seconds", "timeout_grace_seconds", "max_requeues", "is_metered"),
-        "has_artifacts",
+        *("id", "job_ulid", "org_slug", "project_slug", "job_type", "correlation_id", "needs_ingest", "fence"),
+        *("awaited", "pool", "created_at", "complete_beats_cancel", "automatic_retries", "automatic_retries_spent"),
+        *("late_result_seconds", "needs_processing", "timeout_seconds", "timeout_grace_seconds", "max_requeues"),
+        *("is_metered", "has_artifacts"),
     )
 )
 _UNREAD_FIELDS = [field.attname for field in Job._meta.concrete_fields if field.attname not in _MESSAGE_FIELDS]  # noqa: SLF001 Django's name

@@ -34,7 +34,7 @@ _verified_at: float | None = None
 _DEFINITION = re.compile(
     r"^CREATE OR REPLACE FUNCTION (?P<name>\w+)\((?P<header>.*?)AS \$\$(?P<body>.*?)\$\$", re.DOTALL | re.MULTILINE
 )
-_COLUMNS = re.compile(r"\{\{(?P<kind>inserted|values|changes|record)\((?P<names>.*?)\)\}\}")
+_COLUMNS = re.compile(r"\{\{(?P<kind>inserted|values|changes|record|rows)\((?P<names>.*?)\)\}\}")
 _SETTING = re.compile(r"\bSET (\w+) = (\w+)")
 _INSTALLED = """
 SELECT p.proname, md5(p.prosrc), coalesce(array_to_string(p.proconfig, ','), '')
@@ -58,6 +58,8 @@ def read_sql() -> str:
 
 
 def _columns(kind: str, table: str, record: str = "", sent: str = "") -> str:
+    if kind == "rows":
+        return written_columns.row_inserts(table, connection)
     model = _model_of(table)
     if kind == "inserted":
         return written_columns.column_names(model)

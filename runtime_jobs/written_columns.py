@@ -3,16 +3,17 @@
 from functools import cache
 from typing import Any
 
-from django.db.models import NOT_PROVIDED, Model
+from django.apps import apps
+from django.db.models import NOT_PROVIDED, AutoField, Model
 
 
 @cache
 def inserted_fields(model: type[Model]) -> tuple[Any, ...]:
-    """Return the fields of a new row that Python names: all but its key and what the database computes."""
+    """Return the fields of a new row that Python names: all that the database does not compute."""
     return tuple(
         field
         for field in model._meta.concrete_fields  # noqa: SLF001 Django's name for it
-        if not (field.generated or field.primary_key or (_has_db_default(field) and not field.has_default()))
+        if not (field.generated or isinstance(field, AutoField) or (_has_db_default(field) and not field.has_default()))
     )
 
 
@@ -20,6 +21,33 @@ def inserted_fields(model: type[Model]) -> tuple[Any, ...]:
 def changed_fields(model: type[Model]) -> tuple[Any, ...]:
     """Return the fields of a row that operations change, as `CHANGED_FIELDS` of the model has them."""
     return tuple(model._meta.get_field(name) for name in model.CHANGED_FIELDS)  # type: ignore[attr-defined] # noqa: SLF001 as above
+
+
+def is_written_with_changes(model: type[Model]) -> bool:
+    """Return whether the statement that writes jobs and leases inserts rows of this model, too.
+
+    Such a model says so by `WRITTEN_WITH_CHANGES = True`. The keys of new rows are not returned.
+    """
+    return getattr(model, "WRITTEN_WITH_CHANGES", False)
+
+
+def row_inserts(rows: str, connection: Any) -> str:
+    """Return the statements of PL/pgSQL that insert the rows of all such models.
+
+    Args:
+        rows: The name of a JSON object: arrays of rows by table.
+        connection: Of the database.
+    """
+    models = filter(is_written_with_changes, apps.get_models())
+    found = {model._meta.db_table: model for model in models}  # noqa: SLF001 Django's name for it
+    return "\n    ".join(
+        f"""IF {rows} -> '{table}' IS NOT NULL THEN
+        INSERT INTO {table} ({column_names(model)})
+        SELECT {column_values(model, "v", connection)}
+          FROM json_populate_recordset(NULL::{table}, {rows} -> '{table}') v;
+    END IF;"""  # noqa: S608 our own names
+        for table, model in sorted(found.items())
+    )
 
 
 def column_names(model: type[Model]) -> str:

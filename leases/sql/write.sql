@@ -15,6 +15,7 @@
 -- p_live_until: the first expiry of a lease that the operation took for live.
 -- p_new_jobs, p_new_leases, p_events, p_jobs, p_leases: JSON arrays of objects with columns. p_event, p_job, p_lease:
 -- the object instead, if there is only one: a statement for one row costs less than one that joins a set.
+-- p_rows: JSON, arrays of new rows by table, of the models that are WRITTEN_WITH_CHANGES.
 -- p_finish: also update quotas and lanes, as the last statement of the transaction. p_quotas: JSON, the arguments of
 -- take_submit_quota, ordered by organization. p_freed: jobs that are no longer leased. p_entered, p_entered_lanes,
 -- p_entered_at: jobs that wait again. p_kept: lanes of jobs that are blocked. New jobs need none of the last two.
@@ -23,8 +24,9 @@
 CREATE OR REPLACE FUNCTION write_changes(
     p_job_ids bigint[], p_job_versions xid[], p_lease_ids bigint[], p_lease_versions xid[],
     p_live_until timestamptz, p_new_jobs json, p_new_leases json, p_event json, p_events json,
-    p_job jsonb, p_jobs jsonb, p_lease jsonb, p_leases jsonb, p_finish boolean, p_quotas json, p_freed bigint[],
-    p_entered bigint[], p_entered_lanes bigint[], p_entered_at timestamptz[], p_kept bigint[],
+    p_job jsonb, p_jobs jsonb, p_lease jsonb, p_leases jsonb, p_rows json, p_finish boolean, p_quotas json,
+    p_freed bigint[], p_entered bigint[], p_entered_lanes bigint[], p_entered_at timestamptz[],
+    p_kept bigint[],
     OUT is_changed boolean, OUT job_names text[], OUT job_keys bigint[], OUT lease_names text[], OUT lease_keys bigint[],
     OUT pools text[]
 ) LANGUAGE plpgsql
@@ -147,6 +149,7 @@ BEGIN
         INSERT INTO runtime_job_events ({{inserted(runtime_job_events)}})
         SELECT {{values(runtime_job_events, v)}} FROM json_populate_recordset(NULL::runtime_job_events, p_events) v;
     END IF;
+    {{rows(p_rows)}}
 
     IF NOT p_finish THEN
         RETURN;
@@ -201,9 +204,9 @@ END $$;
 CREATE OR REPLACE FUNCTION write_and_claim(
     p_job_ids bigint[], p_job_versions xid[], p_lease_ids bigint[], p_lease_versions xid[],
     p_live_until timestamptz, p_new_jobs json, p_new_leases json, p_event json, p_events json,
-    p_job jsonb, p_jobs jsonb, p_lease jsonb, p_leases jsonb, p_finish boolean, p_quotas json, p_freed bigint[],
-    p_entered bigint[], p_entered_lanes bigint[], p_entered_at timestamptz[], p_kept bigint[],
-    p_worker bigint, p_session text, p_pool text, p_job_types text[], p_offers text[], p_isolation text,
+    p_job jsonb, p_jobs jsonb, p_lease jsonb, p_leases jsonb, p_rows json, p_finish boolean, p_quotas json,
+    p_freed bigint[], p_entered bigint[], p_entered_lanes bigint[], p_entered_at timestamptz[],
+    p_kept bigint[], p_worker bigint, p_session text, p_pool text, p_job_types text[], p_offers text[], p_isolation text,
     p_isolations text[], p_acknowledge boolean, p_lease_id text, p_event_ids text[], p_now timestamptz
 ) RETURNS TABLE (
     is_changed boolean, job_names text[], job_keys bigint[], lease_names text[], lease_keys bigint[], pools text[],
@@ -220,8 +223,8 @@ BEGIN
     END IF;
     written := write_changes(
         p_job_ids, p_job_versions, p_lease_ids, p_lease_versions, p_live_until, p_new_jobs, p_new_leases, p_event,
-        p_events, p_job, p_jobs, p_lease, p_leases, p_finish, p_quotas, p_freed, p_entered, p_entered_lanes, p_entered_at,
-        p_kept);
+        p_events, p_job, p_jobs, p_lease, p_leases, p_rows, p_finish, p_quotas, p_freed, p_entered, p_entered_lanes,
+        p_entered_at, p_kept);
     is_changed := written.is_changed;
     job_names := written.job_names;
     job_keys := written.job_keys;

@@ -27,7 +27,7 @@ from runtime_jobs.written_columns import changed_fields, inserted_fields
 _CHANGED = "OC001"  # the SQLSTATE of write_changes
 _WRITE = """SELECT written.* FROM {source} write_changes(
     %s::bigint[], %s::xid[], %s::bigint[], %s::xid[], %s::timestamptz, %s::json, %s::json, %s::json, %s::json,
-    %s::jsonb, %s::jsonb, %s::jsonb, %s::jsonb, {condition} %s::boolean, %s::json, %s::bigint[],
+    %s::jsonb, %s::jsonb, %s::jsonb, %s::jsonb, %s::json, {condition} %s::boolean, %s::json, %s::bigint[],
     %s::bigint[], %s::bigint[], %s::timestamptz[], %s::bigint[]) written"""
 _WRITE_ROWS = _WRITE.format(source="", condition="")
 # The function depends on the row of `bind_keys`, so PostgreSQL does not call it if the keys are bound already.
@@ -48,6 +48,7 @@ class Changes:
         jobs: Jobs to update.
         leases: Leases to update.
         relocated: Keys of the updated jobs that have a new priority and lane.
+        rows: Other rows to insert, of models that are `WRITTEN_WITH_CHANGES`. They get no key.
         pools: Pools that have more work than before, after the write. To be announced to other processes after the
             commit.
     """
@@ -58,10 +59,11 @@ class Changes:
     jobs: Sequence[Job] = ()
     leases: Sequence[Lease] = ()
     relocated: Collection[int] = field(default_factory=set)
+    rows: Sequence[Model] = ()
     pools: Sequence[str] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.new_jobs or self.new_leases or self.events or self.jobs or self.leases)
+        return bool(self.new_jobs or self.new_leases or self.events or self.jobs or self.leases or self.rows)
 
 
 def write_changes(
@@ -129,9 +131,9 @@ _WRITE_AND_CLAIM = PreparedQuery(
     "CROSS JOIN LATERAL (SELECT (c.lease).*) lease",
     source="""write_and_claim(
         %s::bigint[], %s::xid[], %s::bigint[], %s::xid[], %s::timestamptz, %s::json, %s::json, %s::json, %s::json,
-        %s::jsonb, %s::jsonb, %s::jsonb, %s::jsonb, %s::boolean, %s::json, %s::bigint[], %s::bigint[],
-        %s::bigint[], %s::timestamptz[], %s::bigint[], %s::bigint, %s, %s, %s::text[], %s::text[], %s, %s::text[],
-        %s::boolean, %s, %s::text[], %s::timestamptz) c CROSS JOIN LATERAL (SELECT (c.job).*) t""",
+        %s::jsonb, %s::jsonb, %s::jsonb, %s::jsonb, %s::json, %s::boolean, %s::json, %s::bigint[],
+        %s::bigint[], %s::bigint[], %s::timestamptz[], %s::bigint[], %s::bigint, %s, %s, %s::text[], %s::text[], %s,
+        %s::text[], %s::boolean, %s, %s::text[], %s::timestamptz) c CROSS JOIN LATERAL (SELECT (c.job).*) t""",
     without=UNREAD_JOB_FIELDS,
 )
 
@@ -176,6 +178,7 @@ def _values(changes: Changes, lanes: LaneUpdates | None, versions: RowVersions |
         *_one_or_many(_new_rows(changes.events, JobEvent)),
         *_one_or_many(_changed_jobs(changes)),
         *_one_or_many([_changed_row(lease, _changed_columns(Lease)) for lease in sorted(changes.leases, key=_pk)]),
+        _rows_by_table(changes.rows),
         *_lane_values(lanes),
     ]
 
@@ -258,6 +261,15 @@ def _changed_row(row: Job | Lease, columns: tuple[tuple[str, str], ...]) -> dict
 def _to_array(rows: list[dict[str, Any]]) -> str | None:
     """Return the rows as a JSON array, None without rows."""
     return orjson.dumps(rows).decode() if rows else None
+
+
+def _rows_by_table(rows: Sequence[Model]) -> str | None:
+    """Return the rows as a JSON object with an array for each table, None without rows."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        table = row._meta.db_table  # noqa: SLF001 Django's name for it
+        found.setdefault(table, []).append(_new_row(vars(row), _inserted_columns(type(row))))
+    return orjson.dumps(found).decode() if found else None
 
 
 def _one_or_many(rows: list[dict[str, Any]]) -> tuple[str | None, str | None]:

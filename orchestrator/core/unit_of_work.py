@@ -40,6 +40,7 @@ from runtime_jobs.errors import LifecycleError, QuotaContended
 from runtime_jobs.events import EventRow
 from runtime_jobs.models import Artifact, FailureExplanation, IdempotencyKey, Job, UnsentRun
 from runtime_jobs.states import JobState
+from runtime_jobs.written_columns import is_written_with_changes
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +66,7 @@ class UnitOfWork:
         recounted: Slugs of organizations whose submit quota was recounted for this call.
         lane_ids: Lanes that were looked up already.
         events: New events, in order.
-        extra_rows: New rows of other tables.
+        extra_rows: New rows of other tables. Those of models that are `WRITTEN_WITH_CHANGES` need no transaction.
         artifacts: New artifacts. An address that the job has already is skipped.
         unsent_runs: New runs whose upload failed. A job that has one already keeps it.
         idempotency_keys: Keys to bind with an optimistic write; see `IdempotentRequest.bind_with`.
@@ -264,14 +265,17 @@ class UnitOfWork:
 
     @property
     def _has_other_rows(self) -> bool:
-        return bool(self.extra_rows or self.artifacts or self.unsent_runs or self.diagnoses)
+        has_rows = not all(is_written_with_changes(type(row)) for row in self.extra_rows)
+        return bool(has_rows or self.artifacts or self.unsent_runs or self.diagnoses)
 
     def _take_changes(self) -> Changes:
         """Remove and return the collected rows and events."""
         jobs, leases = _partition(self._changed.values())
         new_jobs, new_leases = _partition(self._new.values())
         relocated = {job.pk for job in jobs if _key(job) in self._relocated} if self._relocated else set()
-        changes = Changes(new_jobs, new_leases, list(self.events), jobs, leases, relocated)
+        rows = [row for row in self.extra_rows if is_written_with_changes(type(row))]
+        self.extra_rows = [row for row in self.extra_rows if not is_written_with_changes(type(row))]
+        changes = Changes(new_jobs, new_leases, list(self.events), jobs, leases, relocated, rows)
         for job in new_jobs:
             if job.state == JobState.QUEUED and job.lane_id is not None:
                 self.after_commit(work_signals.wake, job.pool)

@@ -4,9 +4,9 @@ Each lease follows the same rules as in a call of its own. A refusal is a value 
 unless the heartbeat itself has ended an overdue job: see `renew`.
 
 Most messages are decided by an optimistic attempt, which is stored by one statement. The few that need a transaction,
-such as refusals and heartbeats that begin a minute to bill, follow together in a transaction of their own. Else nearly
-every call with hundreds of leases would be repeated under locks. Two steps change nothing for a caller: no lease
-depends on another one of the call.
+such as refusals and the ends of awaited jobs, follow together in a transaction of their own. Else nearly every call
+with hundreds of leases would be repeated under locks. Two steps change nothing for a caller: no lease depends on
+another one of the call.
 """
 
 from collections.abc import Callable, Collection, Mapping

@@ -34,9 +34,6 @@ def bill(uow: UnitOfWork, job: Job, *, until: datetime, now: datetime) -> int:
 
     Returns:
         The number of new minutes.
-
-    Raises:
-        NeedsTransaction: The attempt is optimistic, and there are minutes to bill.
     """
     if not job.is_metered or job.executing_at is None:
         return 0
@@ -44,7 +41,6 @@ def bill(uow: UnitOfWork, job: Job, *, until: datetime, now: datetime) -> int:
     billed = job.last_billed_minute or 0
     if minute <= billed:
         return 0
-    uow.require_transaction()  # the ledger is another table
     uow.extra_rows.append(
         UsageRecord(
             job_ulid=job.job_ulid,

@@ -47,8 +47,7 @@ class RetryKind(models.TextChoices):
 SUBMISSION_FIELDS = (
     *("source_kind", "repo_url", "repo_owner", "repo_name", "git_ref", "git_commit", "pull_request_number"),
     *("trigger_kind", "trigger_actor", "working_directory", "command_json", "allow_network", "allow_exec", "spec"),
-    *("requirements", "payload_digest", "source_address", "least_isolation", "trace"),
-    *("project_slug", "priority", "pool"),
+    *("requirements", "payload_digest", "source_address", "least_isolation", "trace", "priority", "pool"),
 )
 
 

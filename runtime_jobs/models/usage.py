@@ -27,6 +27,8 @@ class UsageRecord(models.Model):
     billed_until = models.DateTimeField()
     recorded_at = models.DateTimeField()
 
+    WRITTEN_WITH_CHANGES = True
+
     class Meta:
         db_table = "usage_records"
         constraints = [

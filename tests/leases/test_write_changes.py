@@ -9,7 +9,7 @@ from django.db import connection, models, transaction
 
 from leases.models import Lease
 from orchestrator.core.bulk_write import Changes, write_changes
-from runtime_jobs.models import Artifact, Job
+from runtime_jobs.models import Artifact, Job, UsageRecord
 from runtime_jobs.written_columns import changed_fields, inserted_fields
 from tests.factories import claimed, submitted
 
@@ -64,6 +64,15 @@ def test_an_insert_stores_every_column_of_a_lease():
     assert stored(lease, values) == values
 
 
+def test_rows_of_other_tables_are_stored_with_every_column():
+    """A row of each model that is written with changes."""
+    row = UsageRecord()
+    values = with_other_values(row, inserted_fields(UsageRecord))
+    row.minute = row.minutes = values["minute"] = values["minutes"] = 5
+    assert write_changes(Changes(rows=[row]))
+    assert UsageRecord.objects.values(*values).get() == values
+
+
 @pytest.mark.parametrize("number", [1, 2])
 def test_an_update_stores_every_changed_column(number):
     rows = [submitted() for _ in range(number)]
@@ -101,8 +110,8 @@ def cursor(db):
 
 ARGUMENTS = (
     *("p_job_ids", "p_job_versions", "p_lease_ids", "p_lease_versions", "p_live_until", "p_new_jobs", "p_new_leases"),
-    *("p_event", "p_events", "p_job", "p_jobs", "p_lease", "p_leases", "p_finish", "p_quotas", "p_freed", "p_entered"),
-    *("p_entered_lanes", "p_entered_at", "p_kept"),
+    *("p_event", "p_events", "p_job", "p_jobs", "p_lease", "p_leases", "p_rows", "p_finish", "p_quotas", "p_freed"),
+    *("p_entered", "p_entered_lanes", "p_entered_at", "p_kept"),
 )
 
 
