@@ -175,6 +175,8 @@ class ReportResult(models.Model):
     error = models.TextField(blank=True)
     read_at = models.DateTimeField(db_default=Now())
 
+    WRITTEN_WITH_CHANGES = True
+
     class Meta:
         app_label = "orchestrator"
         db_table = "result_report_results"
@@ -195,6 +197,8 @@ class Metric(models.Model):
     value = models.FloatField()
     lower_value = models.FloatField(null=True)
     upper_value = models.FloatField(null=True)
+
+    WRITTEN_WITH_CHANGES = True
 
     class Meta:
         app_label = "orchestrator"

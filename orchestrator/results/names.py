@@ -1,11 +1,13 @@
 """Finds or creates the named resources of a project: branches, testbeds, benchmarks, measures."""
 
+import itertools
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 from uuid import UUID
 
 from django.conf import settings
+from django.db import connection
 from django.dispatch import receiver
 from django.utils import timezone
 
@@ -19,6 +21,7 @@ from workers.registry.models import spec_archived
 T = TypeVar("T", bound=ProjectResource)
 
 NAMES_PER_QUERY = 5000  # a statement has at most 65,535 values
+MAX_KNOWN_NAMES = 10_000  # that a process remembers
 # Measures of the adapters and of the runner itself: name and unit by slug.
 BUILT_IN_MEASURES = {
     "latency": ("Latency", "nanoseconds (ns)"),
@@ -30,6 +33,10 @@ _BUILT_IN_SLUGS = {name: slug for slug, (name, _) in BUILT_IN_MEASURES.items()}
 _DEFAULT_UNITS = "Measure (units)"
 # A benchmark with this end of its name raises no alert. The name counts without it.
 _IGNORED_ENDS = ("_bencher_ignore", "BencherIgnore", "-bencher-ignore")
+
+
+# The keys of resources by table, project and name. Nothing renames or deletes a resource but an operator in SQL.
+_known: dict[tuple[str, int, str], int] = {}
 
 
 class UnknownResource(Exception):
@@ -159,7 +166,7 @@ def _refuse_unknown(model: type[T], keys: Iterable[str]) -> None:
 
 
 def _find(model: type[T], project: Project, wanted: Sequence[WantedResource]) -> dict[str, int]:
-    names = _keys_by(model, project, "name", {item.name for item in wanted})
+    names = _keys_by_name(model, project, {item.name for item in wanted})
     found = {item.key: names[item.name] for item in wanted if item.name in names}
     left = [item for item in wanted if item.key not in found]
     uuids = {item.key: uuid for item in left if (uuid := _as_uuid(item.key))}
@@ -168,6 +175,23 @@ def _find(model: type[T], project: Project, wanted: Sequence[WantedResource]) ->
     slugs = {item.key: item.slug for item in left if is_slug(item.key)}
     by_slug = _keys_by(model, project, "slug", set(slugs.values()))
     return found | {key: by_slug[slug] for key, slug in slugs.items() if slug in by_slug}
+
+
+def forget_names() -> None:
+    """Read all names again when they are next used, because a row that one of them stood for was deleted."""
+    _known.clear()
+
+
+def _keys_by_name(model: type[T], project: Project, names: Collection[str]) -> dict[str, int]:
+    """Return the keys of resources by their names. A process reads each of the common ones once."""
+    table = model._meta.db_table  # noqa: SLF001 Django's name
+    found = {name: key for name in names if (key := _known.get((table, project.pk, name))) is not None}
+    read = _keys_by(model, project, "name", [name for name in names if name not in found])
+    if not connection.in_atomic_block:  # a new row is known after its commit only
+        if len(_known) + len(read) > MAX_KNOWN_NAMES:
+            _known.clear()
+        _known.update({(table, project.pk, name): key for name, key in itertools.islice(read.items(), MAX_KNOWN_NAMES)})
+    return found | read
 
 
 def _keys_by(model: type[T], project: Project, column: str, values: Collection[Any]) -> dict[Any, int]:

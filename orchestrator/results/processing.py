@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from django.db import OperationalError, connection, transaction
-from django.db.models import Model
+from django.db import IntegrityError, OperationalError, connection, transaction
 
 from orchestrator.core.unit_of_work import is_retryable
 from orchestrator.results import names
@@ -18,7 +17,8 @@ from orchestrator.results.models import Metric, Report, ReportResult
 from orchestrator.results.outputs import output_name, read_output, result_naming, write_output
 from orchestrator.results.reading import ReadingSettings, UnreadableResult, read_body
 from orchestrator.services import late_results
-from runtime_jobs.db_errors import is_connection_lost
+from orchestrator.services.job_end import ReadResult
+from runtime_jobs.db_errors import is_connection_lost, is_database_unavailable
 from runtime_jobs.db_time import database_now
 from runtime_jobs.identifiers import uuid_of
 from runtime_jobs.models import Job, Project
@@ -30,16 +30,20 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class ReportRow:
-    """A report with its project."""
+class UnreadJob:
+    """A job with the report that its result is for. Both the report and its project may have been deleted."""
 
-    report: Report
-    project: Project
+    job: Job
+    report: Report | None
+    project: Project | None
 
 
-_REPORT_OF_JOB = PreparedQuery(
-    ReportRow, "JOIN runtime_jobs_project project ON project.id = t.project_id WHERE t.job_ulid = %s"
+_JOB = PreparedQuery(
+    UnreadJob,
+    """LEFT JOIN result_reports report ON report.job_ulid = t.job_ulid
+       LEFT JOIN runtime_jobs_project project ON project.id = report.project_id WHERE t.job_ulid = %s""",
 )
+SMALL_OUTPUT_BYTES = 64 << 10  # an output up to this is read before the message that brings it is stored
 MAX_READERS = 2  # results that a process reads at a time: each may need several times the size of its output
 MAX_DURATION = 2**31 - 1
 # A result that cannot be read for so long never can: its job fails.
@@ -47,19 +51,18 @@ READING_PATIENCE = timedelta(hours=1)
 _readers = threading.BoundedSemaphore(MAX_READERS)
 
 
-@dataclass(frozen=True)
-class ProcessedResult:
-    """The end of a job whose result has arrived.
+def find_unread(job_ulid: str) -> UnreadJob:
+    """Return a job with its report.
 
-    Attributes:
-        failure: The reason why the job fails, or None if it succeeds.
-        message: A text for people.
-        rows: New rows, stored in the transaction that ends the job.
+    Raises:
+        Job.DoesNotExist: Retention has deleted the job.
     """
-
-    failure: FailureReason | None = None
-    message: str = ""
-    rows: Sequence[Model] = ()
+    found = _JOB.first(job_ulid)
+    if found is None:
+        raise Job.DoesNotExist
+    if found.report is not None and found.project is not None:
+        found.report.project = found.project
+    return found
 
 
 def store_output(job: Job, body: bytes) -> dict[str, str] | None:
@@ -74,6 +77,29 @@ def store_output(job: Job, body: bytes) -> dict[str, str] | None:
     """
     name = write_output(_project_of(job), uuid_of(job.job_ulid), body)
     return None if name is None else result_naming(name)
+
+
+def read_small(found: UnreadJob, body: bytes) -> ReadResult | None:
+    """Read an output before the message that brings it is stored, so that one statement stores both.
+
+    Names of a message that does not count remain without metrics.
+
+    Args:
+        found: The job, which executes.
+        body: The output.
+
+    Returns:
+        None if the output is large, or cannot be read now. `process` then reads it while the job is `processing`.
+    """
+    if len(body) > SMALL_OUTPUT_BYTES:
+        return None
+    try:
+        return _read(found, body)
+    except Exception as error:
+        if is_database_unavailable(error):
+            raise
+        log.exception("the result of job %s is read later", found.job.job_ulid)
+        return None
 
 
 def process(job: Job, body: bytes | None = None) -> None:
@@ -93,13 +119,12 @@ def process(job: Job, body: bytes | None = None) -> None:
         if body is None:  # it was stored: the folder is that of another machine, or not mounted
             raise FileNotFoundError(f"The store has no output {name}.")
     with _readers:
-        outcome = _read(job, body)
-    late_results.settle(
-        job_ulid=job.job_ulid,
-        failure=outcome.failure,
-        message=outcome.message,
-        rows=outcome.rows,
-    )
+        read_result = _read(find_unread(job.job_ulid), body)
+    try:
+        late_results.settle(job_ulid=job.job_ulid, read_result=read_result)
+    except IntegrityError:
+        names.forget_names()
+        raise
 
 
 def read_again(job: Job, *, now: datetime | None = None) -> None:
@@ -124,11 +149,9 @@ def read_again(job: Job, *, now: datetime | None = None) -> None:
         log.exception("the result of job %s cannot be read", job.job_ulid)
         is_missing = isinstance(error, OSError)
         subject = "output" if is_missing else "result"
-        late_results.settle(
-            job_ulid=job.job_ulid,
-            failure=FailureReason.RESULT_MISSING if is_missing else FailureReason.RESULT_UNREADABLE,
-            message=f"The {subject} could not be read for {READING_PATIENCE}: {type(error).__name__}.",
-        )
+        reason = FailureReason.RESULT_MISSING if is_missing else FailureReason.RESULT_UNREADABLE
+        message = f"The {subject} could not be read for {READING_PATIENCE}: {type(error).__name__}."
+        late_results.settle(job_ulid=job.job_ulid, read_result=ReadResult(reason, message))
 
 
 def store_results(report: Report, iterations: Sequence[Results]) -> None:
@@ -196,9 +219,8 @@ def _store_names(project: Project, iterations: Sequence[Results]) -> tuple[dict[
     return benchmarks, measures
 
 
-def _read(job: Job, body: bytes | None) -> ProcessedResult:
-    row = _REPORT_OF_JOB.first(job.job_ulid)
-    report = None if row is None else row.report
+def _read(found: UnreadJob, body: bytes | None) -> ReadResult:
+    job, report = found.job, found.report
     if body is None:
         return _failure(report, FailureReason.RESULT_MISSING, "The store has no output of the job.")
     try:
@@ -206,9 +228,11 @@ def _read(job: Job, body: bytes | None) -> ProcessedResult:
         if report is None:
             # The report was deleted, or in the database its project.
             log.warning("job %s has no report any more: its metrics are not stored", job.job_ulid)
-            return ProcessedResult()
+            return ReadResult()
         metrics = build_metrics(report, iterations)
-        return ProcessedResult(rows=[*metrics, _report_result(job, report, len(metrics))])
+        backdate = config_of(job).get("backdate")
+        _report_result(job, report, len(metrics), backdate)  # there may be no such date
+        return ReadResult(rows=lambda ended: [*metrics, _report_result(ended, report, len(metrics), backdate)])
     except UnreadableResult as error:
         return _failure(report, FailureReason.RESULT_UNREADABLE, str(error))
     except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError):
@@ -217,16 +241,15 @@ def _read(job: Job, body: bytes | None) -> ProcessedResult:
         return _failure(report, FailureReason.RESULT_UNREADABLE, "The adapter failed.")
 
 
-def _failure(report: Report | None, reason: FailureReason, message: str) -> ProcessedResult:
+def _failure(report: Report | None, reason: FailureReason, message: str) -> ReadResult:
     rows = [] if report is None else [ReportResult(report=report, error=message)]
-    return ProcessedResult(reason, message, rows)
+    return ReadResult(reason, message, lambda _: rows)
 
 
-def _report_result(job: Job, report: Report, metric_count: int) -> ReportResult:
+def _report_result(job: Job, report: Report, metric_count: int, backdate: str | None) -> ReportResult:
     """Return the times of the report: the execution until its result arrived, or as long since the backdate."""
     ended = job.phase_at  # the job became `processing`
     started = job.executing_at or ended
-    backdate = config_of(job).get("backdate")
     begin = datetime.fromisoformat(backdate) if backdate else started
     return ReportResult(
         report=report,

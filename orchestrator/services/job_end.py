@@ -6,10 +6,12 @@ message is a conflict, unless the job is lost and the message is its late result
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
+
+from django.db.models import Model
 
 from leases.fencing import LockedLease, accepts_late_result, lock_lease, require_valid_lease
 from leases.states import LeaseState
@@ -17,9 +19,10 @@ from orchestrator.core.principals import actor_of
 from orchestrator.core.unit_of_work import UnitOfWork, operation
 from orchestrator.services import transitions
 from runtime_jobs.errors import CancelNotRequested, Conflict, Invalid
+from runtime_jobs.events import SYSTEM
 from runtime_jobs.failure_classifier import classify_failure
 from runtime_jobs.models import Artifact, FailureExplanation, Job, UnsentRun
-from runtime_jobs.states import ESCALATED_FAILURES, RETRIED_AUTOMATICALLY, FailureReason, JobState
+from runtime_jobs.states import ESCALATED_FAILURES, RESULT_FAILURES, RETRIED_AUTOMATICALLY, FailureReason, JobState
 from runtime_jobs.stop_requests import is_at_time_limit
 from workers.models import Worker
 
@@ -63,6 +66,24 @@ def digest_of(message_name: str, artifacts: Sequence[ArtifactRef] = (), **facts:
 
 
 @dataclass(frozen=True)
+class ReadResult:
+    """What was read in the result of a job, which ends its job.
+
+    Attributes:
+        failure: One of `RESULT_FAILURES`, or None if the result could be read.
+        message: A text for people about the failure.
+        rows: Returns the new rows of other tables that are stored with the end, for the job since `processing`.
+    """
+
+    failure: FailureReason | None = None
+    message: str = ""
+    rows: Callable[[Job], Sequence[Model]] = lambda _: ()
+
+
+READABLE = ReadResult()  # and nothing is stored beside the end
+
+
+@dataclass(frozen=True)
 class CompleteMessage:
     """The arguments of `complete` that describe the end of the job."""
 
@@ -71,6 +92,7 @@ class CompleteMessage:
     result: dict[str, Any] | None = None
     artifacts: tuple[ArtifactRef, ...] = ()
     runner: str | None = None
+    read_result: ReadResult | None = None
 
     @property
     def digest(self) -> str:
@@ -110,6 +132,7 @@ def complete(
     result: dict[str, Any] | None = None,
     artifacts: Sequence[ArtifactRef] = (),
     runner: str | None = None,
+    read_result: ReadResult | None = None,
     now: datetime | None = None,
 ) -> Job:
     """End the job as succeeded (published as `uploaded`), or as `processing` if its result must be read first.
@@ -127,6 +150,7 @@ def complete(
         result: The result of the job, a JSON object.
         artifacts: References to artifacts.
         runner: The name of the process that executed the job, or None.
+        read_result: What was read in a result that must be read. It then ends the job with this message.
 
     Returns:
         The job. The same message again returns it unchanged.
@@ -137,7 +161,7 @@ def complete(
         Invalid: The run is missing, or the job type has no run.
         InvalidTransition: The result must be read, and the worker has not reported `executing`.
     """
-    message = CompleteMessage(ingest_run_id, exit_code, result, tuple(artifacts), runner)
+    message = CompleteMessage(ingest_run_id, exit_code, result, tuple(artifacts), runner, read_result)
     locked, is_repeated = lock_for_final(uow, lease_ulid, worker, message.digest, now, may_be_late=True)
     return locked.job if is_repeated else apply_success(uow, locked, worker, message, runs_in_use(uow, [message]))
 
@@ -349,7 +373,7 @@ def apply_success(
 
 
 def _begin_processing(uow: UnitOfWork, locked: LockedLease, worker: Worker, message: CompleteMessage) -> Job:
-    """Store a result that has not been read yet. `settle` ends the job."""
+    """Store a result, and end the job if the result was read already. Else `settle` does so."""
     job, lease, now = locked.job, locked.lease, locked.now
     job.result = message.result
     transitions.transition(
@@ -367,7 +391,27 @@ def _begin_processing(uow: UnitOfWork, locked: LockedLease, worker: Worker, mess
     else:  # late: the lease stays as it ended, and only recognizes a repetition
         lease.final_digest = message.digest
         uow.change(lease)
+    if message.read_result is not None:
+        end_processing(uow, job, message.read_result, now=now)
     return transitions.mark_changed(uow, job, now)
+
+
+def end_processing(uow: UnitOfWork, job: Job, read_result: ReadResult, *, now: datetime) -> None:
+    """End a locked job that is `processing`. The caller marks the job as changed.
+
+    Raises:
+        ValueError: The failure is none of `RESULT_FAILURES`.
+    """
+    failure = read_result.failure
+    if failure is not None and failure not in RESULT_FAILURES:
+        raise ValueError(f"failure: {failure} is not one of {', '.join(RESULT_FAILURES)}.")
+    uow.extra_rows += read_result.rows(job)
+    if failure is None:
+        exit_code, kind = job.exit_code, "job.completed"
+        transitions.transition(uow, job, JobState.SUCCEEDED, kind=kind, now=now, actor=SYSTEM, exit_code=exit_code)
+    else:
+        transitions.fail(uow, job, failure, message=read_result.message, now=now, actor=SYSTEM)
+        transitions.retry_or_escalate(uow, job, failure, now=now)
 
 
 def apply_failure(

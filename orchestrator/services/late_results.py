@@ -4,21 +4,27 @@ A job is lost if its lease ended without a result and its type has late results.
 the end of the late window to `failed`, a cancel to `canceled`. A job in `processing` ends when its result was read.
 """
 
-import itertools
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
-
-from django.db.models import Model
 
 from leases.fencing import lock_newest_lease
 from leases.models import Lease
 from orchestrator.core.unit_of_work import UnitOfWork, operation
 from orchestrator.services import transitions
-from orchestrator.services.job_end import ArtifactRef, CompleteMessage, apply_success, is_duplicate, save_diagnosis
-from runtime_jobs.events import SCHEDULER, SYSTEM, Actor
+from orchestrator.services.job_end import (
+    READABLE,
+    ArtifactRef,
+    CompleteMessage,
+    ReadResult,
+    apply_success,
+    end_processing,
+    is_duplicate,
+    save_diagnosis,
+)
+from runtime_jobs.events import SCHEDULER, Actor
 from runtime_jobs.models import Artifact, Job
-from runtime_jobs.states import RESULT_FAILURES, FailureReason, JobState
+from runtime_jobs.states import FailureReason, JobState
 from workers.models import Worker
 
 
@@ -69,19 +75,14 @@ def settle(
     uow: UnitOfWork,
     *,
     job_ulid: str,
-    failure: FailureReason | None = None,
-    message: str = "",
-    rows: Sequence[Model] = (),
+    read_result: ReadResult = READABLE,
     now: datetime | None = None,
 ) -> Job | None:
     """End a job whose result was read. A second call changes nothing, so a result may be read twice.
 
     Args:
         job_ulid: The job.
-        failure: None if the result was read, else one of `RESULT_FAILURES`.
-        message: A text for people about the failure.
-        rows: Rows of other tables to store in the same transaction, in this order. Later ones may refer to earlier
-            ones. New rows are inserted, all others are updated.
+        read_result: What was read.
 
     Returns:
         The job, or None if it is not in `processing`. Nothing is stored then.
@@ -90,18 +91,10 @@ def settle(
         NotFound: The job does not exist.
         ValueError: The failure is none of `RESULT_FAILURES`.
     """
-    if failure is not None and failure not in RESULT_FAILURES:
-        raise ValueError(f"failure: {failure} is not one of {', '.join(RESULT_FAILURES)}.")
     job, now = transitions.lock_job(job_ulid, now=now)
     if job.state != JobState.PROCESSING:
         return None
-    _store(rows)
-    if failure is None:
-        exit_code, kind = job.exit_code, "job.completed"
-        transitions.transition(uow, job, JobState.SUCCEEDED, kind=kind, now=now, actor=SYSTEM, exit_code=exit_code)
-    else:
-        transitions.fail(uow, job, failure, message=message, now=now, actor=SYSTEM)
-        transitions.retry_or_escalate(uow, job, failure, now=now)
+    end_processing(uow, job, read_result, now=now)
     return transitions.mark_changed(uow, job, now)
 
 
@@ -141,12 +134,3 @@ def fail_lost(uow: UnitOfWork, job: Job, *, now: datetime, actor: Actor) -> Fail
     artifacts = Artifact.objects.filter(job=job).values_list("type", "uri")
     save_diagnosis(uow, job, [ArtifactRef(kind, uri) for kind, uri in artifacts], now=now)
     return reason
-
-
-def _store(rows: Sequence[Model]) -> None:
-    for (model, is_new), same in itertools.groupby(rows, lambda row: (type(row), row._state.adding)):  # noqa: SLF001 Django's name
-        if is_new:
-            model.objects.bulk_create(list(same))  # type: ignore[attr-defined] # every model has its manager
-        else:
-            for row in same:
-                row.save()

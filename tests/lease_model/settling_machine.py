@@ -14,6 +14,7 @@ from hypothesis.stateful import rule
 
 from orchestrator.services import cancellation, heartbeat, job_end, late_results
 from orchestrator.services.claiming import Claimed
+from orchestrator.services.job_end import ReadResult
 from runtime_jobs.errors import AlreadyFinal, LifecycleError
 from runtime_jobs.models import Job
 from runtime_jobs.states import FINAL_STATES, RESULT_FAILURES, SETTLING_STATES, CancelReason, JobState
@@ -93,7 +94,7 @@ class SettlingMachine(LeaseMachine):
     @rule(job=jobs, failure=st.sampled_from([None, None, *RESULT_FAILURES]))
     def settle(self, job: str, failure: Any) -> None:
         before, rows = Job.objects.get(job_ulid=job), images()
-        answer = late_results.settle(job_ulid=job, failure=failure, now=self.now)
+        answer = late_results.settle(job_ulid=job, read_result=ReadResult(failure), now=self.now)
         assert (answer is not None) == (before.state == JobState.PROCESSING), "a result is settled once"
         if answer is None:
             assert images() == rows

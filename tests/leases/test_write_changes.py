@@ -2,15 +2,17 @@
 
 import json
 from datetime import UTC, datetime
+from uuid import UUID
 
 import pytest
+from django.apps import apps
 from django.contrib.postgres.fields import ArrayField
 from django.db import connection, models, transaction
 
 from leases.models import Lease
 from orchestrator.core.bulk_write import Changes, write_changes
 from runtime_jobs.models import Artifact, Job, UsageRecord
-from runtime_jobs.written_columns import changed_fields, inserted_fields
+from runtime_jobs.written_columns import changed_fields, inserted_fields, is_written_with_changes
 from tests.factories import claimed, submitted
 
 pytestmark = pytest.mark.django_db
@@ -30,8 +32,14 @@ def other_value(field: models.Field, number: int) -> object:
         return {"number": number, "text": 'ö "'}
     if isinstance(field, ArrayField):
         return [f"v{number}"]
+    if isinstance(field, models.UUIDField):
+        return UUID(int=number)
+    if isinstance(field, models.FloatField):
+        return number / 7
     if isinstance(field, models.GenericIPAddressField):
         return "2001:db8::1"
+    if isinstance(field, models.ForeignKey):
+        return other_value(field.target_field, number)
     return number if isinstance(field, models.IntegerField) else f"v{number}"
 
 
@@ -65,12 +73,19 @@ def test_an_insert_stores_every_column_of_a_lease():
 
 
 def test_rows_of_other_tables_are_stored_with_every_column():
-    """A row of each model that is written with changes."""
-    row = UsageRecord()
-    values = with_other_values(row, inserted_fields(UsageRecord))
-    row.minute = row.minutes = values["minute"] = values["minutes"] = 5
-    assert write_changes(Changes(rows=[row]))
-    assert UsageRecord.objects.values(*values).get() == values
+    """A row of each model that is written with changes. Keys of rows that do not exist are refused at the commit."""
+    written = [model for model in apps.get_models() if is_written_with_changes(model)]
+    assert {model.__name__ for model in written} == {"UsageRecord", "Metric", "ReportResult"}
+    rows = [model() for model in written]
+    values = [with_other_values(row, inserted_fields(type(row))) for row in rows]
+    for row, expected in zip(rows, values, strict=True):
+        if isinstance(row, UsageRecord):
+            row.minutes = expected["minutes"] = 1
+    with transaction.atomic():
+        assert write_changes(Changes(rows=rows))
+        for row, expected in zip(rows, values, strict=True):
+            assert type(row).objects.values(*expected).get() == expected
+        transaction.set_rollback(True)
 
 
 @pytest.mark.parametrize("number", [1, 2])

@@ -9,11 +9,11 @@ import pytest
 from django.db import DataError, OperationalError, connection, transaction
 from psycopg.errors import DeadlockDetected
 
-from orchestrator.core import durable_files
+from orchestrator.core import durable_files, unit_of_work
 from orchestrator.results import models, processing
 from orchestrator.results.outputs import encode_output, read_output
 from orchestrator.results.processing import MAX_DURATION, process, read_again
-from orchestrator.services import expiry, late_results, retries
+from orchestrator.services import expiry, late_results, retries, transitions
 from runtime_jobs.errors import NotRetryable
 from runtime_jobs.identifiers import uuid_of
 from runtime_jobs.models import Job, JobEvent
@@ -180,9 +180,9 @@ def test_a_duration_is_never_negative_and_fits_its_column():
     run = execution()
     job = run.complete()
     job.executing_at = job.phase_at + timedelta(seconds=5)
-    assert processing._report_result(job, run.report, 0).duration_seconds == 0
+    assert processing._report_result(job, run.report, 0, None).duration_seconds == 0
     job.executing_at = job.phase_at - timedelta(days=365 * 200)
-    assert processing._report_result(job, run.report, 0).duration_seconds == MAX_DURATION
+    assert processing._report_result(job, run.report, 0, None).duration_seconds == MAX_DURATION
 
 
 # --- retries ----------------------------------------------------------------------------------------------------------
@@ -238,28 +238,19 @@ def test_two_processes_that_read_at_the_same_time_store_once():
     assert models.Benchmark.objects.count() == models.Measure.objects.count() == 1
 
 
-@pytest.mark.parametrize("stored_by", ["bulk_create", "transition"])
-def test_a_process_that_dies_while_it_settles_has_stored_nothing(monkeypatch, stored_by):
+@pytest.mark.parametrize(("module", "name"), [(unit_of_work, "write_changes"), (transitions, "transition")])
+def test_a_process_that_dies_while_it_settles_has_stored_nothing(monkeypatch, module, name):
     """Metrics and the end of the job are one transaction: the result is read once more, and its metrics are there once."""
     run = execution()
     run.store(output(metric("a")))
     job = run.complete()
-    if stored_by == "bulk_create":
-        original = type(models.Metric.objects).bulk_create
-        target, name = type(models.Metric.objects), "bulk_create"
-    else:
-        from orchestrator.services import transitions  # noqa: PLC0415 - only for this case
-
-        original = transitions.transition
-        target, name = transitions, "transition"
+    original = getattr(module, name)
 
     def die(*arguments, **options):
-        done = original(*arguments, **options)
-        if name == "transition" or arguments[0].model is models.Metric:
-            raise SystemExit
-        return done
+        original(*arguments, **options)
+        raise SystemExit
 
-    monkeypatch.setattr(target, name, die)
+    monkeypatch.setattr(module, name, die)
     with pytest.raises(SystemExit):
         process(job)
     monkeypatch.undo()

@@ -11,6 +11,7 @@ from orchestrator.core.cause import Cause
 from orchestrator.incidents.models import Incident, IncidentKind
 from orchestrator.incidents.operations import RETRIED, acknowledge_incident, resolve_incident
 from orchestrator.services import batch_calls, cancellation, expiry, heartbeat, job_end, late_results, retries
+from orchestrator.services.job_end import ReadResult
 from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import IncidentOfBreaker, NotFound, ResourceConflict
 from runtime_jobs.models import Job, OperatorEvent
@@ -91,7 +92,7 @@ class TestOpening:
         taken = claimed(worker := WorkerFactory(), job_types=("steps",))
         heartbeat.report(lease_ulid=taken.lease.lease_ulid, worker=worker, phase="executing")
         job_end.complete(lease_ulid=taken.lease.lease_ulid, worker=worker, exit_code=0)
-        late_results.settle(job_ulid=taken.job.job_ulid, failure=FailureReason.RESULT_MISSING)
+        late_results.settle(job_ulid=taken.job.job_ulid, read_result=ReadResult(FailureReason.RESULT_MISSING))
         assert Incident.objects.get().reason == "result_missing"
 
     def test_many_failures_in_one_call_open_one_each(self):

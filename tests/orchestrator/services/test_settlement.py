@@ -29,7 +29,7 @@ from orchestrator.services.batch_calls import WorkerMessage
 from orchestrator.services.batches import BatchState, state_of
 from orchestrator.services.claim_next import ClaimRequest
 from orchestrator.services.heartbeat import HeartbeatUpdate
-from orchestrator.services.job_end import ArtifactRef, CompleteMessage
+from orchestrator.services.job_end import ArtifactRef, CompleteMessage, ReadResult
 from orchestrator.services.submission import submit
 from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import AlreadyFinal, Conflict, InvalidTransition, NotFinal
@@ -279,7 +279,7 @@ def test_a_result_is_read_before_the_job_succeeds(processing):
     ],
 )
 def test_a_result_that_cannot_be_read_fails_the_job(processing, failure, expected):
-    job = late_results.settle(job_ulid=processing.job.job_ulid, failure=failure, message="line 3")
+    job = late_results.settle(job_ulid=processing.job.job_ulid, read_result=ReadResult(failure, "line 3"))
     assert (job.state, job.failure_reason, job.failure_class, job.failure_message) == (
         *(JobState.FAILED, failure, expected, "line 3"),
     )
@@ -289,7 +289,7 @@ def test_a_result_that_cannot_be_read_fails_the_job(processing, failure, expecte
 
 def test_only_failures_of_results_settle_a_job(processing):
     with pytest.raises(ValueError, match="result_missing"):
-        late_results.settle(job_ulid=processing.job.job_ulid, failure=FailureReason.WORKER_ERROR)
+        late_results.settle(job_ulid=processing.job.job_ulid, read_result=ReadResult(FailureReason.WORKER_ERROR))
 
 
 def artifact(job, number, **changes):
@@ -298,19 +298,18 @@ def artifact(job, number, **changes):
 
 def test_rows_are_stored_with_the_end_of_the_job_and_once(processing):
     job = row(processing.lease)
-    known = artifact(job, 0)
-    known.save()
-    known.uri = "https://x/known"
-    rows = [artifact(job, 1), artifact(job, 2), known]
-    assert late_results.settle(job_ulid=job.job_ulid, rows=rows).state == JobState.SUCCEEDED
-    assert late_results.settle(job_ulid=job.job_ulid, rows=[artifact(job, 3)]) is None
-    assert set(Artifact.objects.values_list("uri", flat=True)) == {"https://x/1", "https://x/2", "https://x/known"}
+    first = ReadResult(rows=lambda job: [artifact(job, 1), artifact(job, 2)])
+    assert late_results.settle(job_ulid=job.job_ulid, read_result=first).state == JobState.SUCCEEDED
+    second = ReadResult(rows=lambda job: [artifact(job, 3)])
+    assert late_results.settle(job_ulid=job.job_ulid, read_result=second) is None
+    assert set(Artifact.objects.values_list("uri", flat=True)) == {"https://x/1", "https://x/2"}
 
 
 def test_rows_that_cannot_be_stored_leave_the_job_as_it_is(processing):
     job = row(processing.lease)
+    wrong = ReadResult(rows=lambda job: [artifact(job, 1), artifact(job, 1, uri=None)])
     with pytest.raises(IntegrityError):
-        late_results.settle(job_ulid=job.job_ulid, rows=[artifact(job, 1), artifact(job, 1, uri=None)])
+        late_results.settle(job_ulid=job.job_ulid, read_result=wrong)
     assert row(processing.lease).state == JobState.PROCESSING
     assert not Artifact.objects.exists()
 
@@ -361,7 +360,7 @@ def test_a_result_that_beats_a_cancel_is_read(db):
     with pytest.raises(AlreadyFinal):
         cancellation.cancel(job_ulid=claim.job.job_ulid, actor=ALICE, deadline_seconds=30)
     assert (
-        late_results.settle(job_ulid=claim.job.job_ulid, failure=FailureReason.RESULT_UNREADABLE).state
+        late_results.settle(job_ulid=claim.job.job_ulid, read_result=ReadResult(FailureReason.RESULT_UNREADABLE)).state
         == JobState.FAILED
     )
 

@@ -5,6 +5,7 @@ from django.db import connection
 
 from orchestrator.audit.runner import run_audit
 from orchestrator.services import expiry, heartbeat, job_end, late_results
+from orchestrator.services.job_end import ReadResult
 from runtime_jobs.states import FailureReason, JobState
 from tests.factories import LATE_POLICY, claimed, submitted_steps
 from tests.orchestrator.services.conftest import after
@@ -93,7 +94,7 @@ def test_a_result_that_failed_without_being_read_is_found(db):
     claim = claimed(job_types=("steps",))
     heartbeat.report(**speak(claim, phase="executing"))
     job_end.complete(**speak(claim))
-    job = late_results.settle(job_ulid=claim.job.job_ulid, failure=FailureReason.RESULT_MISSING)
+    job = late_results.settle(job_ulid=claim.job.job_ulid, read_result=ReadResult(FailureReason.RESULT_MISSING))
     assert job.state == JobState.FAILED
     sql = "UPDATE runtime_job_events SET from_state = 'executing' WHERE to_state = 'failed'"
     assert "I9c" in findings(sql)

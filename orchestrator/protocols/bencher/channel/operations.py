@@ -19,15 +19,17 @@ from orchestrator.protocols.bencher.channel.messages import CanceledFrame, Compl
 from orchestrator.protocols.bencher.channel.session import CloseReason, LeasedJob, Reply, SilenceOutcome
 from orchestrator.protocols.bencher.states import BencherStatus, job_status
 from orchestrator.results.outputs import encode_output
-from orchestrator.results.processing import store_output
+from orchestrator.results.processing import UnreadJob, find_unread, read_small, store_output
 from orchestrator.services import batch_calls, cancellation, expiry, heartbeat, job_end, late_results
 from orchestrator.services.batch_calls import WorkerMessage
 from orchestrator.services.heartbeat import HeartbeatUpdate
+from orchestrator.services.job_end import ReadResult
 from orchestrator.services.transitions import MAX_MESSAGE_LENGTH
 from runtime_jobs.control_characters import escape_controls
+from runtime_jobs.db_errors import fault_of
 from runtime_jobs.db_functions import ClockTimestamp
 from runtime_jobs.db_time import database_now
-from runtime_jobs.errors import AlreadyFinal, CancelNotRequested, Conflict, InvalidTransition
+from runtime_jobs.errors import AlreadyFinal, CancelNotRequested, Conflict, InvalidTransition, LifecycleError
 from runtime_jobs.identifiers import public_id_of, uuid_of
 from runtime_jobs.models import Job
 from runtime_jobs.prepared_queries import PreparedQuery
@@ -142,8 +144,9 @@ def _reply_to_beat(job: Job) -> Reply:
 def finish(job: LeasedJob, frame: FinalFrame) -> FinalOutcome:
     """End a job as its runner reports. The output is stored before, and counts only if the message does."""
     ref = _ref_of(job)
-    found = _read(ref.job_ulid)
-    output = _Output(found, frame)
+    unread = find_unread(ref.job_ulid)
+    found = unread.job
+    output = _Output(unread, frame)
     for _ in range(MAX_DECISIONS):
         status = job_status(found)
         if status in _UNFIT[type(frame)]:
@@ -164,10 +167,10 @@ def finish(job: LeasedJob, frame: FinalFrame) -> FinalOutcome:
 
 
 class _Output:
-    """The output of a final message. It is stored once, however often the message is decided."""
+    """The output of a final message. It is stored and read once, however often the message is decided."""
 
-    def __init__(self, job: Job, frame: FinalFrame) -> None:
-        self._job, self._frame = job, frame
+    def __init__(self, unread: UnreadJob, frame: FinalFrame) -> None:
+        self._unread, self._frame = unread, frame
 
     @cached_property
     def body(self) -> bytes:
@@ -182,7 +185,12 @@ class _Output:
     @cached_property
     def result(self) -> dict[str, str] | None:
         """The result of the job, which names the output, or None if the store has failed."""
-        return store_output(self._job, self.body)
+        return store_output(self._unread.job, self.body)
+
+    @cached_property
+    def read_result(self) -> ReadResult | None:
+        """What a small output says, or None: it is read while the job is `processing`."""
+        return read_small(self._unread, self.body)
 
 
 def _apply(ref: LeaseRef, job: Job, frame: FinalFrame, output: _Output) -> FinalOutcome:
@@ -213,10 +221,21 @@ def _complete(ref: LeaseRef, job: Job, frame: CompletedFrame, output: _Output) -
     if is_late:
         completed = late_results.complete_late(job_ulid=ref.job_ulid, **outcome)
     else:
-        completed = job_end.complete(lease_ulid=ref.lease_ulid, **outcome)
+        completed = _complete_held(ref, output.read_result, outcome)
     completed.spec = job.spec  # never changes, and is not read again
     unread_job = completed if completed.state == JobState.PROCESSING else None
     return FinalOutcome(Reply.ACK, unread_job, output.body, output.result is not None)
+
+
+def _complete_held(ref: LeaseRef, read_result: ReadResult | None, outcome: dict[str, Any]) -> Job:
+    """Complete a job under its lease, with what was read if that can be stored. Else it is read again later."""
+    try:
+        return job_end.complete(lease_ulid=ref.lease_ulid, read_result=read_result, **outcome)
+    except Exception as error:
+        if read_result is None or isinstance(error, LifecycleError) or fault_of(error) is not None:
+            raise
+        log.exception("what was read in the result of job %s cannot be stored", ref.job_ulid)
+    return job_end.complete(lease_ulid=ref.lease_ulid, **outcome)
 
 
 def _exit_code(frame: CompletedFrame | FailedFrame) -> int | None:

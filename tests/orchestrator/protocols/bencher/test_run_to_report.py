@@ -9,7 +9,6 @@ from orchestrator.audit.runner import run_audit
 from orchestrator.protocols.bencher.channel.messages import parse_channel_frame
 from orchestrator.protocols.bencher.channel.operations import finish, mark_running
 from orchestrator.protocols.bencher.channel.session import Reply
-from orchestrator.results.processing import process
 from tests.api_client import Caller
 from tests.factories import RunnerFactory, api_token
 from tests.orchestrator.protocols.bencher.channel.scene import held_by
@@ -31,10 +30,7 @@ def executed(caller: Caller, spec: Any, *iterations: dict[str, Any], **settings:
     assert mark_running(job) is Reply.ACK
     results = [{"exit_code": 0} | iteration for iteration in iterations]
     frame = parse_channel_frame(json.dumps({"event": "completed", "job": report["job"], "results": results}))
-    outcome = finish(job, frame)
-    assert outcome.reply is Reply.ACK
-    assert outcome.unread_job is not None
-    process(outcome.unread_job, outcome.output)
+    assert finish(job, frame).reply is Reply.ACK
     return report
 
 

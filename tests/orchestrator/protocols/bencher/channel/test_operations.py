@@ -25,7 +25,7 @@ from workers.models import Worker
 
 pytestmark = pytest.mark.django_db(transaction=True)
 ACK, CANCEL, REFUSED = Reply.ACK, Reply.CANCEL, Reply.REFUSED
-RESULTS = ({"exit_code": 0, "stdout": "x"},)
+RESULTS = ({"exit_code": 0, "stdout": '{"a": {"latency": {"value": 1}}}'},)
 
 
 @pytest.fixture
@@ -152,7 +152,7 @@ TABLE = """
 pending     ack          ack        refused        refused     refused
 claimed     ack>running  ack        refused        ack>failed  ack>canceled
 started     ack>running  ack        refused        ack>failed  ack>canceled
-running     ack          ack        ack>completed  ack>failed  ack>canceled
+running     ack          ack        ack>processed  ack>failed  ack>canceled
 completed   ack          ack        ack            ack         refused
 processed   ack          ack        ack            ack         refused
 lost        ack          ack        ack>completed  ack         refused
@@ -264,7 +264,7 @@ def test_a_late_result_of_an_unknown_job_is_acknowledged(runner):
     assert image(job) == before
 
 
-@pytest.mark.parametrize(("way", "status"), [(running, "completed"), (lost, "completed"), (failed, "failed")])
+@pytest.mark.parametrize(("way", "status"), [(running, "processed"), (lost, "completed"), (failed, "failed")])
 def test_a_late_result_finds_its_lease_by_job_and_runner(runner, way, status):
     job = held_by(runner)
     way(job)

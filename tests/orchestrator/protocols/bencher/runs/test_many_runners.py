@@ -24,7 +24,6 @@ from orchestrator.protocols.bencher.channel import operations
 from orchestrator.protocols.bencher.channel.claims import claim_for_runner
 from orchestrator.protocols.bencher.channel.messages import CanceledFrame, CompletedFrame, FailedFrame
 from orchestrator.protocols.bencher.channel.operations import leased_job
-from orchestrator.results.processing import process
 from orchestrator.services import claiming
 from orchestrator.services import submission as service_submission
 from runtime_jobs.db_time import database_now
@@ -152,8 +151,7 @@ def finish(dice: random.Random, claim, runner) -> None:
     kind = dice.choice(["completed", "failed", "failed", "canceled", "canceled", "canceled"])
     if kind == "completed":
         operations.mark_running(job)
-        outcome = operations.finish(job, CompletedFrame(job.uuid, tuple(BMF)))
-        process(outcome.unread_job, outcome.output)
+        operations.finish(job, CompletedFrame(job.uuid, tuple(BMF)))
     else:
         frame = FailedFrame(job.uuid, (), "x") if kind == "failed" else CanceledFrame(job.uuid)
         operations.finish(job, frame)

@@ -6,6 +6,7 @@ import pytest
 from django.db.models import F
 
 from orchestrator.services import heartbeat, late_results, worker_state
+from orchestrator.services.job_end import ReadResult
 from runtime_jobs.models import Job
 from runtime_jobs.states import FailureReason, JobState
 from tests.api_client import refused
@@ -40,7 +41,7 @@ def test_a_job_that_settles_runs_as_far_as_a_client_sees(alice, wendy, claim):
     listed = alice.get("/v1/jobs?org_slug=sandtrace&status=running").json()["results"]
     assert [job["job_id"] for job in listed] == [claim.job.job_ulid]
     assert refused(lambda: alice.post(f"{path}/cancel"), 409, "already_final")["job_status"] == "running"
-    late_results.settle(job_ulid=claim.job.job_ulid, failure=FailureReason.RESULT_UNREADABLE, message="line 3")
+    late_results.settle(job_ulid=claim.job.job_ulid, read_result=ReadResult(FailureReason.RESULT_UNREADABLE, "line 3"))
     failure = {"reason": "result_unreadable", "class": "job", "message": "line 3"}
     assert alice.get(path).json()["failure"] == failure
     events = [event["event_type"] for event in alice.get(f"{path}/events").json()["results"]]
