@@ -29,6 +29,8 @@ from workers.registry.tokens import API_PREFIX, digest_of, has_token_shape
 
 CHALLENGE = 'Bearer realm="runtime-orchestrator"'
 SEEN_EVERY = timedelta(seconds=5)
+MAX_TOUCHED = 10_000
+_touched: dict[int, float] = {}  # by the key of the worker: when this process updated `last_seen_at`
 
 
 @dataclass(frozen=True)
@@ -181,8 +183,13 @@ def _read_workers(digests: list[str]) -> dict[str, tuple[WorkerPrincipal, float]
 
 
 def touch_last_seen(*workers: Worker) -> None:
-    """Update `last_seen_at` of workers, at most every five seconds."""
-    fetch_all(_TOUCH, [[worker.pk for worker in workers], SEEN_EVERY])
+    """Update `last_seen_at` of workers, at most every five seconds. This process then asks no earlier either."""
+    now = time.monotonic()
+    due = [worker.pk for worker in workers if _touched.get(worker.pk, -math.inf) < now - SEEN_EVERY.total_seconds()]
+    touched = fetch_all(_TOUCH, [due, SEEN_EVERY]) if due else ()
+    if len(_touched) > MAX_TOUCHED:
+        _touched.clear()
+    _touched.update((key, now) for (key,) in touched)
 
 
 class BrowserSession(SessionAuthentication):
