@@ -148,11 +148,11 @@ class RunnerSockets:
         performer = _Performer(self, worker)
         await SocketDriver(session, performer.perform, scope, receive, send).run()
 
-    async def _renew_leases(self, jobs: list[LeasedJob]) -> dict[str, Reply]:
+    async def _renew_leases(self, jobs: list[LeasedJob], running: set[str]) -> dict[str, Reply]:
         now = time.monotonic()
         workers = {job.handle.worker.pk: job.handle.worker for job in jobs}
         seen = [worker for key, worker in workers.items() if now - self._seen_at.get(key, -inf) >= SEEN_SECONDS]
-        replies = await self.threads.run(_renew_leases, jobs, seen, client="heartbeats of runners")
+        replies = await self.threads.run(_renew_leases, jobs, running, seen, client="heartbeats of runners")
         if len(self._seen_at) > MAX_REMEMBERED_RUNNERS:
             self._seen_at.clear()
         self._seen_at |= {worker.pk: now for worker in seen}
@@ -198,9 +198,9 @@ class _Performer:
     def _attempt(self, operation: Any) -> Awaitable[Any]:
         match operation:
             case MarkRunning(job):
-                attempt: Awaitable[Any] = self._run(operations.mark_running, job)
-            case Renew(job):
-                attempt = self._sockets.heartbeats.renew(job)
+                attempt: Awaitable[Any] = self._sockets.heartbeats.renew(job, is_running=True)
+            case Renew(job, can_wait):
+                attempt = self._sockets.heartbeats.renew(job, can_wait=can_wait)
             case Finish(job, frame):
                 attempt = self._finish(operations.finish, job, frame)
             case FinishLate(frame):
@@ -253,8 +253,8 @@ def _release(job: LeasedJob) -> None:
 
 
 @release_connection_after
-def _renew_leases(jobs: list[LeasedJob], seen: list[Worker]) -> dict[str, Reply]:
-    replies = operations.renew_leases(jobs)
+def _renew_leases(jobs: list[LeasedJob], running: set[str], seen: list[Worker]) -> dict[str, Reply]:
+    replies = operations.renew_leases(jobs, running)
     if seen:
         operations.record_seen(seen)
     return replies

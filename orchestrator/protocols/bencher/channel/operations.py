@@ -5,7 +5,7 @@ has changed meanwhile is decided again by its new status.
 """
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
@@ -20,7 +20,7 @@ from orchestrator.protocols.bencher.channel.session import CloseReason, LeasedJo
 from orchestrator.protocols.bencher.states import BencherStatus, job_status
 from orchestrator.results.outputs import encode_output
 from orchestrator.results.processing import UnreadJob, find_unread, read_small, store_output
-from orchestrator.services import batch_calls, cancellation, expiry, heartbeat, job_end, late_results
+from orchestrator.services import batch_calls, cancellation, expiry, job_end, late_results
 from orchestrator.services.batch_calls import WorkerMessage
 from orchestrator.services.heartbeat import HeartbeatUpdate
 from orchestrator.services.job_end import ReadResult
@@ -91,24 +91,24 @@ def leased_job(lease: Lease, worker: Worker) -> LeasedJob:
     return LeasedJob(uuid_of(lease.job_id), ref, float(lease.ttl_seconds))
 
 
-def mark_running(job: LeasedJob) -> Reply:
-    """Acknowledge the lease and move the job to `executing`, in one transaction. A repetition renews the lease."""
-    ref = _ref_of(job)
-    try:
-        renewed = heartbeat.renew(lease_ulid=ref.lease_ulid, worker=ref.worker, reached=JobState.EXECUTING)
-    except _CHANGED:
-        return _reply_to_beat(_read(ref.job_ulid))
-    return _reply_to_beat(renewed.job)
-
-
-def renew_leases(jobs: list[LeasedJob]) -> dict[str, Reply]:
+def renew_leases(jobs: Iterable[LeasedJob], running: Collection[str] = ()) -> dict[str, Reply]:
     """Renew the leases of many runners by one statement.
+
+    Args:
+        jobs: The jobs.
+        running: Ids of leases whose runners report that the execution has begun. The statement also acknowledges these
+            and moves their jobs to `executing`. A repetition only renews the lease.
 
     Returns:
         The replies by the ids of leases.
     """
     refs = {ref.lease_ulid: ref for ref in map(_ref_of, jobs)}
-    heartbeats = {lease_ulid: WorkerMessage(ref.worker, HeartbeatUpdate()) for lease_ulid, ref in refs.items()}
+    heartbeats = {
+        lease_ulid: WorkerMessage(
+            ref.worker, HeartbeatUpdate(reached=JobState.EXECUTING if lease_ulid in running else None)
+        )
+        for lease_ulid, ref in refs.items()
+    }
     results = batch_calls.renew_many(heartbeats)
     replies: dict[str, Reply] = {}
     changed: list[str] = []

@@ -133,9 +133,15 @@ class MarkRunning:
 
 @dataclass(frozen=True)
 class Renew:
-    """Extend the lease. The result is a Reply."""
+    """Extend the lease. The result is a Reply.
+
+    Attributes:
+        job: The job.
+        can_wait: The runner sends heartbeats regularly, so that this one may wait for those of others.
+    """
 
     job: LeasedJob
+    can_wait: bool = True
 
 
 @dataclass(frozen=True)
@@ -189,6 +195,7 @@ class RunnerSession:
         self.phase = Phase.IDLE if job is None else Phase.EXECUTING
         self.deadline: float | None = now + self._silence_seconds
         self.operation: Any = None  # its result is due
+        self._has_beaten = False  # during the execution of this job
 
     @property
     def accepts_frames(self) -> bool:
@@ -260,7 +267,8 @@ class RunnerSession:
             case RunningFrame():
                 return self._run(MarkRunning(job))
             case HeartbeatFrame():
-                return self._run(Renew(job))
+                can_wait, self._has_beaten = self._has_beaten, True
+                return self._run(Renew(job, can_wait))
             case CompletedFrame() | FailedFrame() | CanceledFrame():
                 return self._run(Finish(job, frame))
             case ReadyFrame():
@@ -389,7 +397,7 @@ class ChannelSession(RunnerSession):
 
     def _after_claim(self, granted: GrantedJob | None, now: float) -> Effects:
         if granted is not None:
-            self.phase, self.job = Phase.EXECUTING, granted.job
+            self.phase, self.job, self._has_beaten = Phase.EXECUTING, granted.job, False
             self.deadline = now + self._silence_seconds
             return [SendText(granted.frame)]
         if now < self._poll_until:

@@ -7,11 +7,11 @@ import pytest
 
 from orchestrator.audit.runner import run_audit
 from orchestrator.protocols.bencher.channel.messages import parse_channel_frame
-from orchestrator.protocols.bencher.channel.operations import finish, mark_running
+from orchestrator.protocols.bencher.channel.operations import finish
 from orchestrator.protocols.bencher.channel.session import Reply
 from tests.api_client import Caller
 from tests.factories import RunnerFactory, api_token
-from tests.orchestrator.protocols.bencher.channel.scene import held_by
+from tests.orchestrator.protocols.bencher.channel.scene import held_by, mark_running
 from tests.orchestrator.protocols.bencher.runs.world import accepted, job_body, new_person, new_project, new_spec
 from tests.orchestrator.results.conftest import store  # noqa: F401 a fixture
 

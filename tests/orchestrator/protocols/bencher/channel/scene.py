@@ -8,8 +8,8 @@ from uuid import UUID
 from django.conf import settings
 
 from orchestrator.protocols.bencher.channel.claims import claim_for_runner
-from orchestrator.protocols.bencher.channel.operations import leased_job
-from orchestrator.protocols.bencher.channel.session import LeasedJob
+from orchestrator.protocols.bencher.channel.operations import leased_job, renew_leases
+from orchestrator.protocols.bencher.channel.session import LeasedJob, Reply
 from orchestrator.services.submission import submit
 from runtime_jobs.models import Job, Project
 from runtime_jobs.specs import configured_policy
@@ -57,6 +57,12 @@ def held_by(runner: Worker) -> LeasedJob:
     found = claim_for_runner(runner)
     assert found.claimed is not None
     return leased_job(found.claimed.lease, runner)
+
+
+def mark_running(job: LeasedJob) -> Reply:
+    """The reply to `running`."""
+    lease_ulid = job.handle.lease_ulid
+    return renew_leases([job], {lease_ulid})[lease_ulid]
 
 
 def row(job: Job | LeasedJob) -> Job:

@@ -13,7 +13,7 @@ from orchestrator.http.errors.problems import ApiError
 from orchestrator.protocols.bencher.channel import endpoints
 from orchestrator.protocols.bencher.channel.endpoints import RunnerSockets, _Performer
 from orchestrator.protocols.bencher.channel.operations import FinalOutcome
-from orchestrator.protocols.bencher.channel.session import LeasedJob, MarkRunning, Reply
+from orchestrator.protocols.bencher.channel.session import Expire, LeasedJob, Reply
 from tests.live_server import eventually
 
 JOB = SimpleNamespace(job_ulid="rtj_1", org_slug="org")
@@ -89,18 +89,18 @@ def test_an_outcome_without_a_new_result_reads_nothing():
 
 
 def performing(monkeypatch, *outcomes):
-    """Performs one MarkRunning. `outcomes`: results of its attempts."""
+    """Performs one Expire. `outcomes`: results of its attempts."""
     remaining = list(outcomes)
 
-    def mark_running(_job):
+    def expire(_job):
         outcome = remaining.pop(0)
         if isinstance(outcome, Exception):
             raise outcome
         return outcome
 
-    monkeypatch.setattr(endpoints.operations, "mark_running", mark_running)
+    monkeypatch.setattr(endpoints.operations, "expire", expire)
     monkeypatch.setattr(endpoints, "DATABASE_PAUSE_SECONDS", 0.01)
-    return lambda ended: _Performer(sockets(), WORKER).perform(MarkRunning(LeasedJob(uuid=None)), ended)
+    return lambda ended: _Performer(sockets(), WORKER).perform(Expire(LeasedJob(uuid=None)), ended)
 
 
 def test_an_operation_waits_for_a_lost_database(monkeypatch):

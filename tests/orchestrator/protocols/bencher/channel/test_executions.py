@@ -6,8 +6,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from orchestrator.audit.runner import run_audit
-from orchestrator.protocols.bencher.channel import operations
-from orchestrator.protocols.bencher.channel.claims import claim_for_runner
+from orchestrator.protocols.bencher.channel import claims, operations
 from orchestrator.protocols.bencher.channel.messages import CompletedFrame
 from orchestrator.protocols.bencher.channel.operations import leased_job
 from orchestrator.protocols.bencher.channel.session import Reply
@@ -16,7 +15,7 @@ from orchestrator.results.processing import SMALL_OUTPUT_BYTES, process
 from runtime_jobs.models import JobEvent, UsageRecord
 from runtime_jobs.states import JobState
 from tests.factories import ProjectFactory
-from tests.orchestrator.protocols.bencher.channel.scene import held_by, new_runner, new_spec, order, row
+from tests.orchestrator.protocols.bencher.channel.scene import held_by, mark_running, new_runner, new_spec, order, row
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("store")]
 RESULTS = ({"exit_code": 0, "stdout": '{"fibonacci":{"latency":{"value":12.5}}}'},)
@@ -52,7 +51,7 @@ def submit(project, runner) -> models.Report:
 
 def running(runner):
     job = held_by(runner)
-    assert operations.mark_running(job) is Reply.ACK
+    assert mark_running(job) is Reply.ACK
     return job
 
 
@@ -75,9 +74,9 @@ def test_an_execution_costs_few_statements_and_no_transaction(project, runner):
 
     for _ in range(2):  # the first one stores the names
         report = submit(project, runner)
-        found = count("ready", claim_for_runner, runner)
+        found = count("ready", claims._claim, runner)
         job = leased_job(found.claimed.lease, runner)
-        count("running", operations.mark_running, job)
+        count("running", mark_running, job)
         count("heartbeat", operations.renew_leases, [job])
         count("completed", operations.finish, job, CompletedFrame(job.uuid, RESULTS))
         assert row(job).state == JobState.SUCCEEDED

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 import pytest
+from django.db import OperationalError
 
 from orchestrator.protocols.bencher.channel import heartbeats
 from orchestrator.protocols.bencher.channel.heartbeats import HeartbeatBatcher
@@ -27,9 +28,10 @@ class Database:
     """Renews when `commit` is called; `batches` are the statements."""
 
     def __init__(self):
-        self.batches, self.began, self._commits = [], [], asyncio.Queue()
+        self.batches, self.running, self.began, self._commits = [], [], [], asyncio.Queue()
 
-    async def renew(self, jobs):
+    async def renew(self, jobs, running):
+        self.running.append({int(name.removeprefix("rtl_")) for name in running})
         self.batches.append([found.uuid.int for found in jobs])
         self.began.append(time.monotonic())
         outcome = await self._commits.get()
@@ -89,7 +91,7 @@ def test_after_many_the_next_statement_begins_at_the_interval(monkeypatch):
         before = time.monotonic()
         replies = [asyncio.ensure_future(batcher.renew(job(number))) for number in range(20)]
         await settled()
-        replies.append(asyncio.ensure_future(batcher.renew(job(99))))
+        replies.append(asyncio.ensure_future(batcher.renew(job(99), can_wait=True)))
         database.commit()
         database.commit()
         await asyncio.gather(*replies)
@@ -106,14 +108,48 @@ def test_after_many_small_statements_the_next_one_waits_for_the_interval(monkeyp
         database = Database()
         batcher = HeartbeatBatcher(database.renew)
         for number in range(9):
-            reply = asyncio.ensure_future(batcher.renew(job(number)))
+            reply = asyncio.ensure_future(batcher.renew(job(number), can_wait=True))
             database.commit()
             assert await reply is Reply.ACK
             await settled()
-        waiting = asyncio.ensure_future(batcher.renew(job(9)))
+        waiting = asyncio.ensure_future(batcher.renew(job(9), can_wait=True))
         await settled()
         assert database.batches == [[number] for number in range(9)]
         waiting.cancel()
+
+    run(story)
+
+
+def test_an_execution_that_begins_ends_the_pause_and_takes_along_what_is_due(monkeypatch):
+    monkeypatch.setattr(heartbeats, "INTERVAL_SECONDS", 3600)
+
+    async def story():
+        database = Database()
+        batcher = HeartbeatBatcher(database.renew)
+        replies = [asyncio.ensure_future(batcher.renew(job(number), can_wait=True)) for number in range(9)]
+        database.commit()
+        await asyncio.gather(*replies)
+        replies = [asyncio.ensure_future(batcher.renew(job(9), can_wait=True))]
+        await settled()
+        assert len(database.batches) == 1, "it waits"
+        replies.append(asyncio.ensure_future(batcher.renew(job(10), is_running=True)))
+        database.commit()
+        await asyncio.gather(*replies)
+        assert (database.batches[1:], database.running) == ([[9, 10]], [set(), {10}])
+
+    run(story)
+
+
+def test_an_unexpected_error_of_one_lease_reaches_its_socket_only():
+    async def story():
+        database = Database()
+        batcher = HeartbeatBatcher(database.renew)
+        replies = [asyncio.ensure_future(batcher.renew(job(number))) for number in range(3)]
+        for outcome in (ValueError("together"), Reply.ACK, ValueError("alone"), Reply.ACK):
+            database.commit(outcome)
+        first, second, third = await asyncio.gather(*replies, return_exceptions=True)
+        assert (first, str(second), third) == (Reply.ACK, "alone", Reply.ACK)
+        assert database.batches == [[0, 1, 2], [0], [1], [2]]
 
     run(story)
 
@@ -125,7 +161,7 @@ def test_a_burst_of_one_lease_causes_no_pause(monkeypatch):
         database = Database()
         batcher = HeartbeatBatcher(database.renew)
         for _ in range(50):
-            reply = asyncio.ensure_future(batcher.renew(job(1)))
+            reply = asyncio.ensure_future(batcher.renew(job(1), can_wait=True))
             database.commit()
             assert await reply is Reply.ACK
         assert len(database.batches) == 50
@@ -152,10 +188,11 @@ def test_an_error_reaches_each_socket_and_the_next_heartbeat_is_written():
         database = Database()
         batcher = HeartbeatBatcher(database.renew)
         replies = [asyncio.ensure_future(batcher.renew(job(number))) for number in range(2)]
-        database.commit(ConnectionError("on purpose"))
+        database.commit(OperationalError("on purpose"))
         for reply in replies:
-            with pytest.raises(ConnectionError):
+            with pytest.raises(OperationalError):
                 await reply
+        assert len(database.batches) == 1, "the database is away for all of them"
         database.commit()
         assert await batcher.renew(job(1)) is Reply.ACK
 

@@ -20,7 +20,15 @@ from runtime_jobs.db_time import database_now
 from runtime_jobs.models import Job, JobEvent
 from runtime_jobs.states import JobState
 from tests.factories import ALICE
-from tests.orchestrator.protocols.bencher.channel.scene import REPOSITORY, held_by, new_runner, new_spec, order, row
+from tests.orchestrator.protocols.bencher.channel.scene import (
+    REPOSITORY,
+    held_by,
+    mark_running,
+    new_runner,
+    new_spec,
+    order,
+    row,
+)
 from workers.models import Worker
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -59,7 +67,7 @@ def started(job):
 
 
 def running(job):
-    assert operations.mark_running(job) is ACK
+    assert mark_running(job) is ACK
 
 
 def requested(job):
@@ -126,7 +134,7 @@ WAYS_BY_NAME = {way.__name__: way for way in WAYS}
 
 
 def run(job):
-    return operations.mark_running(job)
+    return mark_running(job)
 
 
 def beat(job):

@@ -37,7 +37,7 @@ from runtime_jobs.errors import AlreadyFinal, LifecycleError, NotRetryable, Reso
 from runtime_jobs.models import Job, JobEvent
 from runtime_jobs.states import FINAL_STATES, JobState
 from tests.factories import ALICE, OPERATOR
-from tests.orchestrator.protocols.bencher.channel.scene import held_by, new_runner, new_spec, order, row
+from tests.orchestrator.protocols.bencher.channel.scene import held_by, mark_running, new_runner, new_spec, order, row
 from tests.orchestrator.services.operation_pairs import Ring, ring
 from workers.models import HardwareSpec, Worker, WorkerSpec
 
@@ -114,7 +114,7 @@ def beat(stage):
 
 
 def running(stage):
-    operations.mark_running(stage.leased)
+    mark_running(stage.leased)
 
 
 def ready(stage):

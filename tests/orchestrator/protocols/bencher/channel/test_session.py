@@ -242,7 +242,7 @@ def test_poll_the_next_ready_is_received_after_no_job():
 
 FRAMES = {
     RUNNING: MarkRunning(JOB),
-    HEARTBEAT: Renew(JOB),
+    HEARTBEAT: Renew(JOB, can_wait=False),
     COMPLETED: Finish(JOB, CompletedFrame(OTHER, ({"exit_code": 0},))),
     FAILED: Finish(JOB, FailedFrame(OTHER, (), "x")),
     CANCELED: Finish(JOB, CanceledFrame(OTHER)),
@@ -254,6 +254,18 @@ def test_executing_a_message_is_about_the_current_job(frame):
     session = executing()
     assert session.receive_text(frame, 10) == [FRAMES[frame]]
     assert (session.accepts_frames, session.deadline) == (False, None)
+
+
+def test_executing_the_first_heartbeat_of_each_job_cannot_wait():
+    session = executing()
+    for can_wait in (False, True, True):
+        assert session.receive_text(HEARTBEAT, 10) == [Renew(JOB, can_wait)]
+        session.resolve(Reply.ACK, 11)
+    session.receive_text(COMPLETED, 12)
+    session.resolve(Reply.ACK, 13)
+    session.receive_text(READY, 14)
+    session.resolve(GrantedJob(JOB, "{}"), 15)
+    assert session.receive_text(HEARTBEAT, 16) == [Renew(JOB, can_wait=False)]
 
 
 @pytest.mark.parametrize("frame", [RUNNING, HEARTBEAT])

@@ -49,6 +49,7 @@ from tests.factories import (
 from tests.factories import offer as native_offer
 from tests.factories import spec as runtime_spec
 from tests.live_server import serving
+from tests.orchestrator.protocols.bencher.channel.scene import mark_running
 from tests.orchestrator.protocols.bencher.runs.world import (
     DIGEST,
     job_body,
@@ -150,7 +151,7 @@ def finish(dice: random.Random, claim, runner) -> None:
     job = leased_job(claim.lease, runner)
     kind = dice.choice(["completed", "failed", "failed", "canceled", "canceled", "canceled"])
     if kind == "completed":
-        operations.mark_running(job)
+        mark_running(job)
         operations.finish(job, CompletedFrame(job.uuid, tuple(BMF)))
     else:
         frame = FailedFrame(job.uuid, (), "x") if kind == "failed" else CanceledFrame(job.uuid)
