@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 from uuid import UUID
 
 from django.conf import settings
@@ -35,7 +35,8 @@ _DEFAULT_UNITS = "Measure (units)"
 _IGNORED_ENDS = ("_bencher_ignore", "BencherIgnore", "-bencher-ignore")
 
 
-# The keys of resources by table, project and name. Nothing renames or deletes a resource but an operator in SQL.
+_REMEMBERED: Final = (Benchmark, Measure)
+# The keys of these by table, project and name. Nothing renames or deletes them but an operator in SQL.
 _known: dict[tuple[str, int, str], int] = {}
 
 
@@ -183,14 +184,18 @@ def forget_names() -> None:
 
 
 def _keys_by_name(model: type[T], project: Project, names: Collection[str]) -> dict[str, int]:
-    """Return the keys of resources by their names. A process reads each of the common ones once."""
+    """Return the keys of resources by their names. Outside of a transaction a process reads each name of metrics once.
+
+    What a transaction has inserted may be rolled back, and its callers cannot repeat it without the names.
+    """
+    if connection.in_atomic_block or model not in _REMEMBERED:
+        return _keys_by(model, project, "name", names)
     table = model._meta.db_table  # noqa: SLF001 Django's name
     found = {name: key for name in names if (key := _known.get((table, project.pk, name))) is not None}
     read = _keys_by(model, project, "name", [name for name in names if name not in found])
-    if not connection.in_atomic_block:  # a new row is known after its commit only
-        if len(_known) + len(read) > MAX_KNOWN_NAMES:
-            _known.clear()
-        _known.update({(table, project.pk, name): key for name, key in itertools.islice(read.items(), MAX_KNOWN_NAMES)})
+    if len(_known) + len(read) > MAX_KNOWN_NAMES:
+        _known.clear()
+    _known.update({(table, project.pk, name): key for name, key in itertools.islice(read.items(), MAX_KNOWN_NAMES)})
     return found | read
 
 

@@ -4,7 +4,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from django.db import connection
+from django.db import connection, transaction
 
 from orchestrator.core.cause import Cause
 from orchestrator.results import models, names
@@ -137,6 +137,17 @@ def test_requests_at_the_same_time_with_the_same_names_do_not_deadlock(project):
             first, second = (done.result(120) for done in [pool.submit(create, keys), pool.submit(create, keys[::-1])])
         assert first == second
     assert models.Benchmark.objects.count() == 3000
+
+
+@pytest.mark.django_db(transaction=True)
+def test_names_are_read_once_and_those_of_a_failed_transaction_are_not_remembered(project, django_assert_num_queries):
+    with transaction.atomic():
+        names.benchmark_keys(project, ["a"])
+        transaction.set_rollback(True)
+    found = names.benchmark_keys(project, ["a"])
+    assert found == {"a": models.Benchmark.objects.get().pk}
+    with django_assert_num_queries(0):
+        assert names.benchmark_keys(project, ["a"]) == found
 
 
 def test_names_are_inserted_in_one_order(project):
