@@ -7,7 +7,7 @@ correctness. Each attempt reads the hardware specs of the runner anew.
 import asyncio
 import logging
 import time
-from collections.abc import Hashable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,14 +17,13 @@ from leases.errors import StaleLease
 from leases.scheduling.claims import Offer
 from orchestrator.core.db_scope import release_connection_after
 from orchestrator.http.asgi.long_poll import FIRST, offer_key
-from orchestrator.http.asgi.thread_pools import ThreadPool
 from orchestrator.http.auth.authentication import touch_last_seen
 from orchestrator.protocols.bencher.channel.wire import serialize_claimed_job
 from orchestrator.pubsub.hub import NotificationHub
 from orchestrator.pubsub.metrics import ATTEMPTS
 from orchestrator.pubsub.waiters import OfferKey, WakeReason
 from orchestrator.services import claiming, heartbeat, job_end
-from orchestrator.services.claiming import Claimed
+from orchestrator.services.claiming import Claimed, ClaimOrder
 from runtime_jobs.db_errors import log_level_of
 from runtime_jobs.errors import LifecycleError
 from runtime_jobs.specs.oci import OCI
@@ -54,29 +53,64 @@ class RunnerClaim:
 
 
 def claim_for_runner(worker: Worker) -> RunnerClaim:
-    """Claim the next job for a runner. The runner must acknowledge the lease.
+    """Claim the next job for a runner; see `claim_for_runners`."""
+    (found,) = claim_for_runners([worker])
+    if isinstance(found, Exception):
+        raise found
+    return found
 
-    An order that cannot be rendered fails its job for good, and the claim is repeated: it blocks no other job.
+
+def claim_for_runners(workers: Sequence[Worker]) -> list[RunnerClaim | Exception]:
+    """Claim the next job for each of these runners, by one statement for those that offer the same.
+
+    The runners must acknowledge the leases. An order that cannot be rendered fails its job for good, and the claim is
+    repeated: it blocks no other job.
 
     Args:
-        worker: The runner.
+        workers: The runners.
+
+    Returns:
+        The claim of each, or its error, which concerns no other runner.
     """
+    offers = [_offer(worker) for worker in workers]
+    results: list[RunnerClaim | Exception] = [RunnerClaim(key, None, {}) for _, key in offers]
+    waiting = list(range(len(workers)))
+    for _ in range(MAX_FAULTY_ORDERS):
+        found = claiming.claim_for_workers(
+            [ClaimOrder(workers[place], offers[place][0], acknowledge=True) for place in waiting]
+        )
+        faulty: list[int] = []
+        for place, claims in zip(waiting, found, strict=True):
+            if isinstance(claims, Exception):
+                results[place] = claims
+            elif claims:
+                rendered = _render(offers[place][1], claims[0], workers[place])
+                if rendered is None:
+                    faulty.append(place)
+                else:
+                    results[place] = rendered
+        waiting = faulty
+        if not waiting:
+            break
+    return results
+
+
+def _offer(worker: Worker) -> tuple[Offer, OfferKey]:
     labels, isolation = runner_offer(worker)
     offer = Offer(worker.worker_id, worker.pool.slug, (OCI,), frozenset(labels), isolation)
-    key = offer_key(worker.pool.slug, [OCI, labels, isolation])
-    for _ in range(MAX_FAULTY_ORDERS):
-        claimed = claiming.claim(worker=worker, offer=offer, acknowledge=True)
-        if claimed is None:
-            break
-        try:
-            return RunnerClaim(key, claimed, serialize_claimed_job(claimed.job, worker))
-        except (DatabaseError, InterfaceError):
-            give_back(claimed.lease.lease_ulid, worker)
-            raise
-        except Exception as error:
-            log.exception("the order of job %s cannot be rendered", claimed.job.job_ulid)
-            _fail_order(claimed, worker, error)
-    return RunnerClaim(key, None, {})
+    return offer, offer_key(worker.pool.slug, [OCI, labels, isolation])
+
+
+def _render(key: OfferKey, claimed: Claimed, worker: Worker) -> RunnerClaim | Exception | None:
+    """Return the claim with its order; None if that cannot be rendered, and its job has failed."""
+    try:
+        return RunnerClaim(key, claimed, serialize_claimed_job(claimed.job, worker))
+    except (DatabaseError, InterfaceError) as error:
+        give_back(claimed.lease.lease_ulid, worker)
+        return error
+    except Exception as error:
+        log.exception("the order of job %s cannot be rendered", claimed.job.job_ulid)
+        return _fail_order(claimed, worker, error)
 
 
 def give_back(lease_ulid: str, worker: Worker) -> None:
@@ -89,7 +123,8 @@ def give_back(lease_ulid: str, worker: Worker) -> None:
         log.log(log_level_of(error), "a job was not returned to the queue, its lease expires: %s", type(error).__name__)
 
 
-def _fail_order(claimed: Claimed, worker: Worker, error: Exception) -> None:
+def _fail_order(claimed: Claimed, worker: Worker, error: Exception) -> Exception | None:
+    """Fail a job for good. Returns the error of the database that prevents it: its lease then expires."""
     message = f"The order of this job cannot be sent to a runner: {type(error).__name__}. Submit it again."
     try:
         job_end.fail(
@@ -101,22 +136,27 @@ def _fail_order(claimed: Claimed, worker: Worker, error: Exception) -> None:
         )
     except LifecycleError as refusal:  # another caller has changed the job; else its lease expires
         log.warning("job %s without an order was not ended: %s", claimed.job.job_ulid, refusal.code)
+    except (DatabaseError, InterfaceError) as unavailable:
+        return unavailable
+    return None
+
+
+ClaimForRunner = Callable[[Worker], Awaitable[RunnerClaim]]
 
 
 class JobWait:
     """One runner that waits for a job, without a thread and without a database connection."""
 
-    def __init__(self, worker: Worker, *, hub: NotificationHub, threads: ThreadPool, client: Hashable) -> None:
+    def __init__(self, worker: Worker, *, hub: NotificationHub, claim: ClaimForRunner) -> None:
         """Prepare to wait.
 
         Args:
             worker: The runner.
             hub: The hub of the running event loop.
-            threads: The threads of requests.
-            client: The client for which attempts take their turn in the pool.
+            claim: Makes an attempt, together with those of other runners.
         """
         self._worker, self._hub, self._waiters = worker, hub, hub.waiters
-        self._threads, self._client = threads, client
+        self._claim = claim
         self._offer: OfferKey | None = None
         self._notifications = 0
 
@@ -146,13 +186,12 @@ class JobWait:
         outcome = "gone"
         offer = self._offer
         try:
-            async with self._hub.attempts:
-                if not ended.done():  # while it was queued: do not claim
-                    outcome = "refused"
-                    self._notifications = self._waiters.notifications
-                    found = await self._threads.run(_claim, self._worker, client=self._client)
-                    outcome = "nothing" if found.claimed is None else "work"
-                    self._offer = found.offer
+            if not ended.done():
+                outcome = "refused"
+                self._notifications = self._waiters.notifications
+                found = await self._claim(self._worker)
+                outcome = "nothing" if found.claimed is None else "work"
+                self._offer = found.offer
         except (DatabaseError, InterfaceError) as error:
             log.log(log_level_of(error), "a runner could not claim: %s", type(error).__name__)
             if offer is None:  # nothing to wait by yet
@@ -195,7 +234,7 @@ class JobWait:
 
 
 @release_connection_after
-def _claim(worker: Worker) -> RunnerClaim:
-    """Claim for a runner whose connection authenticates no request that would record that it is online."""
-    touch_last_seen(worker)
-    return claim_for_runner(worker)
+def claim_for_channels(workers: Sequence[Worker]) -> list[RunnerClaim | Exception]:
+    """Claim for runners whose connections authenticate no requests that would record that they are online."""
+    touch_last_seen(*workers)
+    return claim_for_runners(workers)

@@ -18,6 +18,7 @@ from leases.fencing import newest_holding
 from orchestrator.core.db_scope import release_connection_after
 from orchestrator.core.principals import WorkerPrincipal
 from orchestrator.http.asgi.body_limit import Message, Receive, Send
+from orchestrator.http.asgi.call_groups import CallGroup
 from orchestrator.http.asgi.client_identity import ClientIdentities
 from orchestrator.http.asgi.responses import PATH_PARAMS, ROUTE, overloaded, refuse_websocket
 from orchestrator.http.asgi.sockets import SocketDriver, SocketSession, handshake_request
@@ -29,7 +30,7 @@ from orchestrator.http.observability.access_log import AccessLogEntry
 from orchestrator.http.observability.request_context import new_context
 from orchestrator.protocols.bencher.authentication import authenticate_runner
 from orchestrator.protocols.bencher.channel import messages, operations
-from orchestrator.protocols.bencher.channel.claims import JobWait, RunnerClaim, give_back
+from orchestrator.protocols.bencher.channel.claims import JobWait, RunnerClaim, claim_for_channels, give_back
 from orchestrator.protocols.bencher.channel.heartbeats import HeartbeatBatcher
 from orchestrator.protocols.bencher.channel.operations import FinalOutcome, LeaseRef, leased_job
 from orchestrator.protocols.bencher.channel.presence import ChannelPresence
@@ -84,6 +85,7 @@ class RunnerSockets:
         self.threads, self.identities = threads, identities
         self.result_threads = ThreadPool("result", threads=RESULT_THREADS, queue=MAX_UNREAD_RESULTS)
         self.heartbeats = HeartbeatBatcher(self._renew_leases)
+        self.claims = CallGroup("claims of runners", claim_for_channels, ThreadPool("claim", threads=1, queue=0))
         self.presence = ChannelPresence(threads)
         self._background: set[asyncio.Task[None]] = set()
         self._seen_at: dict[int, float] = {}  # by the key of the runner: when it was last recorded as online
@@ -212,9 +214,15 @@ class _Performer:
         return attempt
 
     async def _claim(self, until: float, ended: "asyncio.Future[None]") -> GrantedJob | None:
-        wait = JobWait(self._worker, hub=hub_of_running_loop(), threads=self._sockets.threads, client=self._client)
+        wait = JobWait(self._worker, hub=hub_of_running_loop(), claim=self._attempt_claim)
         found = await wait.claim(until, ended)
         return None if found is None else _granted(found, self._worker)
+
+    async def _attempt_claim(self, worker: Worker) -> RunnerClaim:
+        found = await self._sockets.claims.answer(worker, self._client)
+        if isinstance(found, Exception):
+            raise found
+        return found
 
     async def _finish(self, function: Callable[..., FinalOutcome], *values: object) -> Reply:
         began = time.monotonic()

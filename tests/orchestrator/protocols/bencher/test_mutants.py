@@ -153,7 +153,7 @@ MUTANTS: tuple[tuple[Mutant, Callable[[], None]], ...] = (
     (Mutant("any path", authentication.authenticate_runner, ", **runner_filter(resource_id)", ""), key_of_another_runner),
     (Mutant("an archived key", authentication.authenticate_runner, ", archived_at__isnull=True", ""),
      key_of_another_runner),
-    (Mutant("a broken order stays", claims.claim_for_runner, "_fail_order(claimed, worker, error)", "pass"),
+    (Mutant("a broken order stays", claims._render, "_fail_order(claimed, worker, error)", "None"),
      order_that_cannot_be_rendered),
 )  # fmt: skip
 

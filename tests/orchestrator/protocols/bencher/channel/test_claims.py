@@ -9,7 +9,7 @@ from django.db import OperationalError
 
 from leases.models import Lease
 from orchestrator.core.cause import Cause
-from orchestrator.http.asgi.thread_pools import ThreadPool
+from orchestrator.core.db_scope import release_connection_after
 from orchestrator.images.tokens import verify_pull_token
 from orchestrator.protocols.bencher.channel import claims
 from orchestrator.protocols.bencher.channel.claims import JobWait, RunnerClaim, claim_for_runner
@@ -138,9 +138,39 @@ def test_two_runners_race_for_one_job_and_one_gets_it():
     runners = [new_runner(spec, slug=f"runner-{number}") for number in range(4)]
     order(spec)
     with ThreadPoolExecutor(4) as threads:
-        found = list(threads.map(claims._claim, runners))
+        found = list(threads.map(release_connection_after(claim_for_runner), runners))
     assert sum(claim.claimed is not None for claim in found) == 1
     assert Lease.objects.count() == 1
+
+
+@database
+def test_claims_of_several_runners_are_one_statement_and_each_has_its_own_result(monkeypatch):
+    """An order cannot be read now, so its job is queued again; the runner of a broken order gets that job."""
+    spec = new_spec()
+    runners = [new_runner(spec, slug=f"runner-{number}") for number in range(4)]
+    unlucky, broken, *others = [order(spec).job_ulid for _ in range(4)]
+    rendered, claimed_together, errors = claims.serialize_claimed_job, [], [OperationalError("gone")]
+
+    def serialize(job, worker):
+        if job.job_ulid == broken:
+            raise KeyError("digest")
+        if job.job_ulid == unlucky and errors:
+            raise errors.pop()
+        return rendered(job, worker)
+
+    def claim(orders):
+        claimed_together.append(len(orders))
+        return claim_for_workers(orders)
+
+    claim_for_workers = claims.claiming.claim_for_workers
+    monkeypatch.setattr(claims, "serialize_claimed_job", serialize)
+    monkeypatch.setattr(claims.claiming, "claim_for_workers", claim)
+    found = claims.claim_for_runners(runners)
+    assert claimed_together == [4, 1]
+    assert [isinstance(result, OperationalError) for result in found].count(True) == 1
+    taken = {result.claimed.job.job_ulid for result in found if isinstance(result, RunnerClaim) and result.claimed}
+    assert taken == {unlucky, *others}
+    assert job_status(Job.objects.get(job_ulid=broken)) == "failed"
 
 
 # --- Waiting ----------------------------------------------------------------------------------------------------------
@@ -152,18 +182,16 @@ EMPTY, FOUND = RunnerClaim(OFFER, None, {}), RunnerClaim(OFFER, object(), {"uuid
 class Waiting:
     """A runner that waits; `outcomes` are the results of its attempts."""
 
-    def __init__(self, monkeypatch, *outcomes, seconds=60.0):
+    def __init__(self, *outcomes, seconds=60.0):
         self.outcomes, self.attempts = list(outcomes), 0
         self.hub = QuietHub()
-        monkeypatch.setattr(claims, "_claim", self.attempt)
-        self.threads = ThreadPool("test", threads=2, queue=2)
         self.ended = asyncio.get_running_loop().create_future()
         self.began = time.monotonic()
         self.until = self.began + seconds
-        wait = JobWait(None, hub=self.hub, threads=self.threads, client="client")
+        wait = JobWait(None, hub=self.hub, claim=self.attempt)
         self.task = asyncio.ensure_future(wait.claim(self.until, self.ended))
 
-    def attempt(self, _worker):
+    async def attempt(self, _worker):
         self.attempts += 1
         outcome = self.outcomes.pop(0)
         if isinstance(outcome, Exception):
@@ -181,7 +209,7 @@ def story(function):
 
 def test_a_job_is_found_at_once(monkeypatch):
     async def scene():
-        waiting = Waiting(monkeypatch, FOUND)
+        waiting = Waiting(FOUND)
         assert await waiting.task is FOUND
         assert waiting.hub.notified_pools == ["bare-metal"], "there may be more for runners of other processes"
 
@@ -190,7 +218,7 @@ def test_a_job_is_found_at_once(monkeypatch):
 
 def test_a_notification_causes_an_attempt(monkeypatch):
     async def scene():
-        waiting = Waiting(monkeypatch, EMPTY, EMPTY, FOUND)
+        waiting = Waiting(EMPTY, EMPTY, FOUND)
         for _ in range(2):
             await waiting.waits()
             waiting.hub.waiters.notify_pool("bare-metal")
@@ -203,7 +231,7 @@ def test_a_notification_causes_an_attempt(monkeypatch):
 
 def test_none_is_never_early(monkeypatch):
     async def scene():
-        waiting = Waiting(monkeypatch, EMPTY, seconds=0.2)
+        waiting = Waiting(EMPTY, seconds=0.2)
         assert await waiting.task is None
         assert time.monotonic() >= waiting.until
 
@@ -212,7 +240,7 @@ def test_none_is_never_early(monkeypatch):
 
 def test_a_runner_that_disconnects_waits_no_longer_and_claims_no_more(monkeypatch):
     async def scene():
-        waiting = Waiting(monkeypatch, EMPTY)
+        waiting = Waiting(EMPTY)
         await waiting.waits()
         waiting.ended.set_result(None)
         assert await waiting.task is None
@@ -223,7 +251,7 @@ def test_a_runner_that_disconnects_waits_no_longer_and_claims_no_more(monkeypatc
 
 def test_a_process_that_stops_ends_no_wait_early(monkeypatch):
     async def scene():
-        waiting = Waiting(monkeypatch, EMPTY)
+        waiting = Waiting(EMPTY)
         await waiting.waits()
         waiting.hub.waiters.close()
         await asyncio.sleep(0.05)
@@ -238,7 +266,7 @@ def test_a_database_that_fails_does_not_end_the_wait(monkeypatch):
     monkeypatch.setattr(claims, "DATABASE_PAUSE_SECONDS", 0.01)
 
     async def scene():
-        waiting = Waiting(monkeypatch, OperationalError(), EMPTY, OperationalError(), FOUND)
+        waiting = Waiting(OperationalError(), EMPTY, OperationalError(), FOUND)
         for _ in range(2):
             await waiting.waits()
             waiting.hub.waiters.notify_pool("bare-metal")

@@ -74,7 +74,7 @@ def test_an_execution_costs_few_statements_and_no_transaction(project, runner):
 
     for _ in range(2):  # the first one stores the names
         report = submit(project, runner)
-        found = count("ready", claims._claim, runner)
+        found = count("ready", claims.claim_for_channels, [runner])[0]
         job = leased_job(found.claimed.lease, runner)
         count("running", mark_running, job)
         count("heartbeat", operations.renew_leases, [job])
