@@ -67,7 +67,7 @@ def digest_of(message_name: str, artifacts: Sequence[ArtifactRef] = (), **facts:
 
 @dataclass(frozen=True)
 class ReadResult:
-    """What was read in the result of a job, which ends its job.
+    """Represents what was read in the result of a job, and how the job ends.
 
     Attributes:
         failure: One of `RESULT_FAILURES`, or None if the result could be read.

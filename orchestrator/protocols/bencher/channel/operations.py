@@ -189,7 +189,7 @@ class _Output:
 
     @cached_property
     def read_result(self) -> ReadResult | None:
-        """What a small output says, or None: it is read while the job is `processing`."""
+        """The result in a small output, or None: it is read while the job is `processing`."""
         return read_small(self._unread, self.body)
 
 
