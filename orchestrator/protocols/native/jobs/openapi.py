@@ -115,8 +115,10 @@ JOB_FIELDS: dict[str, Any] = {
     "created_at": "2026-03-17T20:00:00Z",
     "started_at": None,
     "finished_at": None,
-    **{name: SUBMIT_RUNTIME_JOB.value[name] for name in ("org_slug", "project_slug", "source", "execution", "trigger")},
+    **{name: SUBMIT_RUNTIME_JOB.value[name] for name in ("org_slug", "project_slug", "source", "trigger")},
+    "execution": SUBMIT_RUNTIME_JOB.value["execution"] | {"trace": None},
     "pool": "shared-linux",
+    "trace": "full",
     "priority": 200,
     "concurrency_key": None,
     "attempt": 1,
@@ -165,7 +167,8 @@ _ANY_JOB_FIELDS = {
     **{name: value for name, value in JOB_FIELDS.items() if name not in {"source", "execution"}},
     **{name: SUBMIT_STEPS_JOB.value[name] for name in ("org_slug", "project_slug", "trigger", "job_type")},
     "spec": SUBMIT_STEPS_JOB.value["spec"]
-    | {"working_directory": ".", "caches": [], "image": None, "allow_network": False},
+    | {"working_directory": ".", "caches": [], "image": None, "trace": None, "allow_network": False},
+    "trace": "none",
     "batch_id": None,
     "result": None,
 }
