@@ -2,6 +2,7 @@
 """Runs a management command; starts the embedded PostgreSQL first if the command needs a database."""
 
 import errno
+import gc
 import os
 import sys
 from pathlib import Path
@@ -33,12 +34,16 @@ def needs_database(arguments: list[str]) -> bool:
 def main() -> None:
     """Run the command of `sys.argv`, and report a missing environment, database or disk in one line."""
     arguments = sys.argv[1:]
+    gc.disable()  # until `freeze_startup_objects`
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
     os.environ.setdefault("DATABASE_ROLE", DATABASE_ROLES.get((arguments or ["help"])[0], "api"))
     try:
-        from django.core.management import execute_from_command_line  # noqa: PLC0415 - may be missing
+        import django  # noqa: PLC0415 - may be missing
+        from django.core.management import execute_from_command_line  # noqa: PLC0415 - likewise
     except ImportError:
         run_in_virtual_environment()
+    from config.gc_freeze import freeze_startup_objects  # noqa: PLC0415 - after the check of the environment
+
     if arguments in OVERVIEW:
         from config.command_overview import command_overview  # noqa: PLC0415 - loads every command of ours
 
@@ -54,6 +59,8 @@ def main() -> None:
             sys.exit(str(error))
         if arguments[0] not in WAIT_FOR_DATABASE:
             require_database()
+    django.setup()
+    freeze_startup_objects()
     execute_from_command_line(sys.argv)
 
 

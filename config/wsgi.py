@@ -1,12 +1,14 @@
 """Defines the WSGI application: short requests (REST, admin), for any WSGI server."""
 
+import gc
 import os
 
 from django.core.wsgi import get_wsgi_application
 
-from config.gc_freeze import freeze_startup_objects
+from config.gc_freeze import freeze_server
 from config.postgres.embedded import ensure_unless_given
 
+gc.disable()  # until `freeze_server`
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
 ensure_unless_given()
 django_requests = get_wsgi_application()
@@ -17,4 +19,4 @@ from orchestrator.protocols.native.fast_routes import ROUTES as NATIVE_ROUTES  #
 from orchestrator.protocols.shithub.fast_routes import ROUTES as SHITHUB_ROUTES  # noqa: E402 - likewise
 
 application = FastPathWSGI(FastPath([*NATIVE_ROUTES, *SHITHUB_ROUTES]), django_requests)
-freeze_startup_objects()
+freeze_server()
