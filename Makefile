@@ -7,8 +7,6 @@ STATIC_CHECKS := check-types check-lint check-migrations check-openapi check-gra
 # Recipes read this variable from the environment, as "$$STATE_DIR": its value may contain spaces and quotes.
 STATE_DIR ?= .state
 export STATE_DIR
-# With it, each of the suite's 500 processes would compile the project again.
-unexport PYTHONDONTWRITEBYTECODE
 RUN := .venv/bin/python
 MANAGE := $(RUN) manage.py
 

@@ -8,6 +8,7 @@ import atexit
 import gc
 import os
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,10 @@ from pytest_django.plugin import blocking_manager_key
 # A deadline for each example would measure the load of the machine: pytest's timeout ends a test that hangs.
 hypothesis.settings.register_profile("suite", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("suite")
+
+# Without bytecode files each test process would compile all tests, and each of 500 other processes the project.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # Nothing that is imported or collected is garbage, and there is much of it: see `pytest_collection_finish`.
 gc.disable()
