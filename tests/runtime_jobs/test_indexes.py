@@ -30,6 +30,7 @@ from runtime_jobs.models import Job, JobEvent
 from runtime_jobs.models.jobs import KEY_OF_QUEUED, IndexPart
 from runtime_jobs.states import FINAL_STATES, LEASED_STATES
 from tests.factories import submitted
+from tests.shared_rows import module_transaction
 from tests.tampering import tamper
 
 pytestmark = pytest.mark.django_db
@@ -139,17 +140,24 @@ def audited():
     """The rows serve the planner only."""
 
 
+@pytest.fixture(scope="module")
+def _rows(django_db_setup, django_db_blocker):
+    """The rows, made once: what a test changes is rolled back."""
+    with module_transaction(django_db_blocker):
+        with django_db_blocker.unblock(), connection.cursor() as cursor:
+            # Rows that earlier tests undid leave their indexes large, and the planner prefers smaller ones.
+            for table in TABLES:
+                cursor.execute(f"REINDEX TABLE {table}")
+            submitted()
+            for statement in FILL.split(";\n"):
+                if statement.strip():
+                    cursor.execute(statement)
+        yield
+
+
 @pytest.fixture
-def filled():
+def filled(_rows, db):
     with connection.cursor() as cursor:
-        # Rows that earlier tests undid leave their indexes large, and the planner prefers smaller ones.
-        for table in TABLES:
-            cursor.execute(f"REINDEX TABLE {table}")
-    submitted()
-    with connection.cursor() as cursor:
-        for statement in FILL.split(";\n"):
-            if statement.strip():
-                cursor.execute(statement)
         cursor.execute("SET LOCAL enable_seqscan = off")
 
 
