@@ -109,6 +109,8 @@ class Migration(migrations.Migration):
             options={
                 'verbose_name_plural': 'deliveries',
                 'db_table': 'deliveries',
+                'indexes': [models.Index(fields=['created_at'], name='deliveries_by_age')],
+                'constraints': [models.CheckConstraint(condition=models.Q(models.Q(('due_at__isnull', False), ('finished_at__isnull', True), ('status', 'pending')), models.Q(models.Q(('status', 'pending'), _negated=True), ('due_at__isnull', True), ('finished_at__isnull', False)), _connector='OR'), name='due_while_pending')],
             },
         ),
         migrations.CreateModel(
@@ -282,6 +284,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 'db_table': 'result_benchmarks',
+                'constraints': [models.UniqueConstraint(fields=('project', 'name'), name='one_benchmark_per_name'), models.UniqueConstraint(fields=('project', 'slug'), name='one_benchmark_per_slug')],
             },
         ),
         migrations.CreateModel(
@@ -314,6 +317,7 @@ class Migration(migrations.Migration):
             options={
                 'verbose_name_plural': 'branches',
                 'db_table': 'result_branches',
+                'constraints': [models.UniqueConstraint(fields=('project', 'name'), name='one_branch_per_name'), models.UniqueConstraint(fields=('project', 'slug'), name='one_branch_per_slug')],
             },
         ),
         migrations.CreateModel(
@@ -341,6 +345,8 @@ class Migration(migrations.Migration):
             ],
             options={
                 'db_table': 'bulk_actions',
+                'indexes': [models.Index(models.OrderBy(models.F('advanced_at'), nulls_first=True), condition=models.Q(('finished_at__isnull', True)), name='bulk_actions_open'), models.Index(condition=models.Q(('finished_at__isnull', False)), fields=['finished_at'], name='bulk_actions_by_age')],
+                'constraints': [models.CheckConstraint(condition=models.Q(models.Q(('finished_at__isnull', True), ('status__in', ('pending', 'running', 'aborting'))), models.Q(models.Q(('status__in', ('pending', 'running', 'aborting')), _negated=True), ('finished_at__isnull', False)), _connector='OR'), name='finished_if_ended'), models.CheckConstraint(condition=models.Q(('total__gte', django.db.models.expressions.CombinedExpression(models.F('done'), '+', models.F('refused')))), name='no_target_counts_twice')],
             },
         ),
         migrations.CreateModel(
@@ -356,6 +362,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 'db_table': 'bulk_targets',
+                'indexes': [models.Index(fields=['bulk_action', 'outcome', 'id'], name='targets_of_bulk_action')],
             },
         ),
         migrations.CreateModel(
@@ -421,6 +428,8 @@ class Migration(migrations.Migration):
             options={
                 'verbose_name_plural': 'delivery tries',
                 'db_table': 'delivery_tries',
+                'indexes': [models.Index(fields=['started_at'], name='delivery_tries_by_age')],
+                'constraints': [models.UniqueConstraint(fields=('delivery', 'number'), name='one_try_per_number')],
             },
         ),
         migrations.CreateModel(
@@ -475,6 +484,8 @@ class Migration(migrations.Migration):
             ],
             options={
                 'db_table': 'image_manifests',
+                'indexes': [models.Index(condition=models.Q(('subject', ''), _negated=True), fields=['project', 'subject', 'id'], name='image_referrers')],
+                'constraints': [models.UniqueConstraint(fields=('project', 'digest'), name='one_manifest_per_digest')],
             },
         ),
         migrations.CreateModel(
@@ -488,6 +499,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 'db_table': 'image_tags',
+                'constraints': [models.UniqueConstraint(fields=('project', 'name'), name='one_tag_per_name')],
             },
         ),
         migrations.CreateModel(
@@ -531,6 +543,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 'db_table': 'result_measures',
+                'constraints': [models.UniqueConstraint(fields=('project', 'name'), name='one_measure_per_name'), models.UniqueConstraint(fields=('project', 'slug'), name='one_measure_per_slug')],
             },
         ),
         migrations.CreateModel(
@@ -554,6 +567,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 'db_table': 'notification_rules',
+                'constraints': [models.UniqueConstraint(fields=('organization', 'name'), name='one_notification_rule_per_name')],
             },
         ),
         migrations.CreateModel(
@@ -570,6 +584,8 @@ class Migration(migrations.Migration):
             ],
             options={
                 'db_table': 'gathered_notifications',
+                'indexes': [models.Index(fields=['due_at'], name='gathered_notifications_due')],
+                'constraints': [models.UniqueConstraint(fields=('rule', 'key'), name='one_gathered_notification_per_key')],
             },
         ),
         migrations.CreateModel(
@@ -665,6 +681,8 @@ class Migration(migrations.Migration):
             ],
             options={
                 'db_table': 'result_metrics',
+                'indexes': [models.Index(fields=['benchmark', 'measure', '-report'], name='metrics_of_benchmark')],
+                'constraints': [models.UniqueConstraint(fields=('report', 'iteration', 'benchmark', 'measure'), name='one_metric_per_iteration')],
             },
         ),
         migrations.CreateModel(
@@ -677,6 +695,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 'db_table': 'image_repository_blobs',
+                'constraints': [models.UniqueConstraint(fields=('project', 'blob'), name='one_blob_per_repository')],
             },
         ),
         migrations.CreateModel(
@@ -688,6 +707,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 'db_table': 'image_manifest_blobs',
+                'constraints': [models.UniqueConstraint(fields=('manifest', 'repository_blob'), name='one_reference_per_manifest')],
             },
         ),
         migrations.CreateModel(
@@ -730,6 +750,8 @@ class Migration(migrations.Migration):
             ],
             options={
                 'db_table': 'schedules',
+                'indexes': [models.Index(condition=models.Q(('next_at__isnull', False)), fields=['next_at'], name='schedules_due')],
+                'constraints': [models.UniqueConstraint(fields=('organization', 'name'), name='one_schedule_per_name'), models.CheckConstraint(condition=models.Q(('status', 'active'), ('next_at__isnull', True), _connector='OR'), name='no_next_time_while_paused')],
             },
         ),
         migrations.CreateModel(
@@ -748,6 +770,8 @@ class Migration(migrations.Migration):
             ],
             options={
                 'db_table': 'schedule_ticks',
+                'indexes': [models.Index(fields=['schedule', '-id'], name='ticks_of_schedule'), models.Index(fields=['created_at'], name='schedule_ticks_by_age')],
+                'constraints': [models.UniqueConstraint(condition=models.Q(('is_manual', False)), fields=('schedule', 'due_at'), name='one_tick_per_time')],
             },
         ),
         migrations.CreateModel(
@@ -765,6 +789,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 'db_table': 'result_testbeds',
+                'constraints': [models.UniqueConstraint(fields=('project', 'name'), name='one_testbed_per_name'), models.UniqueConstraint(fields=('project', 'slug'), name='one_testbed_per_slug')],
             },
         ),
         migrations.AddField(
@@ -850,126 +875,6 @@ class Migration(migrations.Migration):
                 'constraints': [models.UniqueConstraint(condition=models.Q(('event_key__isnull', False)), fields=('org_slug', 'project_slug', 'event_key'), name='one_job_per_event'), models.UniqueConstraint(condition=models.Q(('delivery_id__isnull', False), models.Q(('org_slug', ''), _negated=True)), fields=('org_slug', 'project_slug', 'delivery_id'), name='one_row_per_delivery'), models.CheckConstraint(condition=models.Q(models.Q(('batch_ulid__isnull', False), ('event_key__isnull', False), ('job_ulid__isnull', False), ('outcome', 'created')), models.Q(models.Q(('outcome', 'created'), _negated=True), ('event_key__isnull', True)), _connector='OR'), name='a_key_where_a_job_was_made')],
             },
         ),
-        migrations.AddConstraint(
-            model_name='benchmark',
-            constraint=models.UniqueConstraint(fields=('project', 'name'), name='one_benchmark_per_name'),
-        ),
-        migrations.AddConstraint(
-            model_name='benchmark',
-            constraint=models.UniqueConstraint(fields=('project', 'slug'), name='one_benchmark_per_slug'),
-        ),
-        migrations.AddConstraint(
-            model_name='branch',
-            constraint=models.UniqueConstraint(fields=('project', 'name'), name='one_branch_per_name'),
-        ),
-        migrations.AddConstraint(
-            model_name='branch',
-            constraint=models.UniqueConstraint(fields=('project', 'slug'), name='one_branch_per_slug'),
-        ),
-        migrations.AddIndex(
-            model_name='bulkaction',
-            index=models.Index(models.OrderBy(models.F('advanced_at'), nulls_first=True), condition=models.Q(('finished_at__isnull', True)), name='bulk_actions_open'),
-        ),
-        migrations.AddIndex(
-            model_name='bulkaction',
-            index=models.Index(condition=models.Q(('finished_at__isnull', False)), fields=['finished_at'], name='bulk_actions_by_age'),
-        ),
-        migrations.AddConstraint(
-            model_name='bulkaction',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('finished_at__isnull', True), ('status__in', ('pending', 'running', 'aborting'))), models.Q(models.Q(('status__in', ('pending', 'running', 'aborting')), _negated=True), ('finished_at__isnull', False)), _connector='OR'), name='finished_if_ended'),
-        ),
-        migrations.AddConstraint(
-            model_name='bulkaction',
-            constraint=models.CheckConstraint(condition=models.Q(('total__gte', django.db.models.expressions.CombinedExpression(models.F('done'), '+', models.F('refused')))), name='no_target_counts_twice'),
-        ),
-        migrations.AddIndex(
-            model_name='bulktarget',
-            index=models.Index(fields=['bulk_action', 'outcome', 'id'], name='targets_of_bulk_action'),
-        ),
-        migrations.AddIndex(
-            model_name='deliverytry',
-            index=models.Index(fields=['started_at'], name='delivery_tries_by_age'),
-        ),
-        migrations.AddConstraint(
-            model_name='deliverytry',
-            constraint=models.UniqueConstraint(fields=('delivery', 'number'), name='one_try_per_number'),
-        ),
-        migrations.AddIndex(
-            model_name='imagemanifest',
-            index=models.Index(condition=models.Q(('subject', ''), _negated=True), fields=['project', 'subject', 'id'], name='image_referrers'),
-        ),
-        migrations.AddConstraint(
-            model_name='imagemanifest',
-            constraint=models.UniqueConstraint(fields=('project', 'digest'), name='one_manifest_per_digest'),
-        ),
-        migrations.AddConstraint(
-            model_name='imagetag',
-            constraint=models.UniqueConstraint(fields=('project', 'name'), name='one_tag_per_name'),
-        ),
-        migrations.AddConstraint(
-            model_name='measure',
-            constraint=models.UniqueConstraint(fields=('project', 'name'), name='one_measure_per_name'),
-        ),
-        migrations.AddConstraint(
-            model_name='measure',
-            constraint=models.UniqueConstraint(fields=('project', 'slug'), name='one_measure_per_slug'),
-        ),
-        migrations.AddIndex(
-            model_name='gatherednotification',
-            index=models.Index(fields=['due_at'], name='gathered_notifications_due'),
-        ),
-        migrations.AddConstraint(
-            model_name='gatherednotification',
-            constraint=models.UniqueConstraint(fields=('rule', 'key'), name='one_gathered_notification_per_key'),
-        ),
-        migrations.AddIndex(
-            model_name='metric',
-            index=models.Index(fields=['benchmark', 'measure', '-report'], name='metrics_of_benchmark'),
-        ),
-        migrations.AddConstraint(
-            model_name='metric',
-            constraint=models.UniqueConstraint(fields=('report', 'iteration', 'benchmark', 'measure'), name='one_metric_per_iteration'),
-        ),
-        migrations.AddConstraint(
-            model_name='repositoryblob',
-            constraint=models.UniqueConstraint(fields=('project', 'blob'), name='one_blob_per_repository'),
-        ),
-        migrations.AddConstraint(
-            model_name='manifestblob',
-            constraint=models.UniqueConstraint(fields=('manifest', 'repository_blob'), name='one_reference_per_manifest'),
-        ),
-        migrations.AddIndex(
-            model_name='schedule',
-            index=models.Index(condition=models.Q(('next_at__isnull', False)), fields=['next_at'], name='schedules_due'),
-        ),
-        migrations.AddConstraint(
-            model_name='schedule',
-            constraint=models.UniqueConstraint(fields=('organization', 'name'), name='one_schedule_per_name'),
-        ),
-        migrations.AddConstraint(
-            model_name='schedule',
-            constraint=models.CheckConstraint(condition=models.Q(('status', 'active'), ('next_at__isnull', True), _connector='OR'), name='no_next_time_while_paused'),
-        ),
-        migrations.AddIndex(
-            model_name='scheduletick',
-            index=models.Index(fields=['schedule', '-id'], name='ticks_of_schedule'),
-        ),
-        migrations.AddIndex(
-            model_name='scheduletick',
-            index=models.Index(fields=['created_at'], name='schedule_ticks_by_age'),
-        ),
-        migrations.AddConstraint(
-            model_name='scheduletick',
-            constraint=models.UniqueConstraint(condition=models.Q(('is_manual', False)), fields=('schedule', 'due_at'), name='one_tick_per_time'),
-        ),
-        migrations.AddConstraint(
-            model_name='testbed',
-            constraint=models.UniqueConstraint(fields=('project', 'name'), name='one_testbed_per_name'),
-        ),
-        migrations.AddConstraint(
-            model_name='testbed',
-            constraint=models.UniqueConstraint(fields=('project', 'slug'), name='one_testbed_per_slug'),
-        ),
         migrations.AddIndex(
             model_name='report',
             index=models.Index(fields=['project', '-id'], name='reports_of_project'),
@@ -977,10 +882,6 @@ class Migration(migrations.Migration):
         migrations.AddConstraint(
             model_name='report',
             constraint=models.UniqueConstraint(condition=models.Q(('idempotency_key__isnull', False)), fields=('project', 'idempotency_key'), name='one_report_per_idempotency_key'),
-        ),
-        migrations.AddConstraint(
-            model_name='notificationrule',
-            constraint=models.UniqueConstraint(fields=('organization', 'name'), name='one_notification_rule_per_name'),
         ),
         migrations.AddConstraint(
             model_name='notificationrule',
@@ -1002,17 +903,9 @@ class Migration(migrations.Migration):
             model_name='delivery',
             index=models.Index(condition=models.Q(('status', 'dead')), fields=['webhook', 'id'], name='deliveries_dead'),
         ),
-        migrations.AddIndex(
-            model_name='delivery',
-            index=models.Index(fields=['created_at'], name='deliveries_by_age'),
-        ),
         migrations.AddConstraint(
             model_name='delivery',
             constraint=models.UniqueConstraint(fields=('webhook', 'event_id'), name='one_delivery_per_event'),
-        ),
-        migrations.AddConstraint(
-            model_name='delivery',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('due_at__isnull', False), ('finished_at__isnull', True), ('status', 'pending')), models.Q(models.Q(('status', 'pending'), _negated=True), ('due_at__isnull', True), ('finished_at__isnull', False)), _connector='OR'), name='due_while_pending'),
         ),
         migrations.AddConstraint(
             model_name='delivery',

@@ -84,6 +84,9 @@ class Migration(migrations.Migration):
                 ('created_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False)),
                 ('claimed_at', models.DateTimeField(editable=False, help_text='When an organization without an owner got its first member.', null=True)),
             ],
+            options={
+                'constraints': [models.UniqueConstraint(fields=('uuid',), name='one_organization_per_uuid')],
+            },
         ),
         migrations.CreateModel(
             name='Plan',
@@ -233,6 +236,8 @@ class Migration(migrations.Migration):
             options={
                 'db_table': 'runtime_jobs',
                 'permissions': [('operate_job', 'May cancel, retry and revoke')],
+                'indexes': [models.Index(models.F('org_slug'), models.OrderBy(models.F('id'), descending=True), name='jobs_of_organization'), models.Index(models.F('org_slug'), models.F('project_slug'), models.OrderBy(models.F('id'), descending=True), name='jobs_of_project_by_key'), models.Index(condition=models.Q(('git_commit__isnull', False)), fields=['org_slug', 'git_commit'], name='jobs_of_commit'), models.Index(condition=models.Q(('finished_at__isnull', False)), fields=['status', 'created_at'], name='jobs_ended_by_status'), models.Index(condition=models.Q(('finished_at__isnull', False)), fields=['org_slug', 'created_at'], name='jobs_ended_by_creation'), models.Index(condition=models.Q(('state', 'queued')), fields=['created_at'], name='jobs_queued_by_age'), models.Index(models.F('pool'), models.OrderBy(models.F('priority'), descending=True), models.F('created_at'), models.F('id'), condition=models.Q(('state', 'queued')), name='jobs_in_claim_order'), models.Index(condition=models.Q(('state', 'queued')), fields=['lane_id', 'id'], name='jobs_of_lane'), models.Index(condition=models.Q(('state', 'blocked')), fields=['org_slug', 'id'], name='jobs_blocked'), models.Index(condition=models.Q(('state__in', ('leased', 'starting', 'checking_out', 'executing', 'uploading'))), fields=['state'], name='jobs_held'), models.Index(condition=models.Q(('state__in', ('lost', 'processing'))), fields=['state', 'late_result_at'], name='jobs_settling'), models.Index(condition=models.Q(models.Q(('concurrency_key', ''), _negated=True), models.Q(('state__in', ('succeeded', 'failed', 'canceled')), _negated=True)), fields=['org_slug', 'concurrency_key'], name='jobs_of_concurrency_key'), models.Index(models.F('org_slug'), models.F('job_type'), models.OrderBy(models.F('finished_at'), descending=True), condition=models.Q(('state__in', ['failed', 'succeeded', 'canceled'])), include=('started_at',), name='jobs_ended'), models.Index(condition=models.Q(('state', 'failed')), fields=['finished_at'], include=('failure_reason',), name='jobs_failed_lately'), models.Index(condition=models.Q(('cancel_requested_at__isnull', False)), fields=['id'], name='jobs_cancel_requested'), models.Index(condition=models.Q(('attempt__gt', 1)), fields=['id'], name='jobs_retries'), models.Index(condition=models.Q(('fence__gt', 1)), fields=['id'], name='jobs_redelivered'), models.Index(condition=models.Q(('batch__isnull', False)), fields=['batch', 'id'], name='jobs_of_batch'), models.Index(django.db.models.fields.json.KeyTextTransform('spec', 'spec'), condition=models.Q(('job_type', 'oci')), name='jobs_of_hardware_spec'), models.Index(fields=['root_job_ulid'], name='jobs_of_root'), models.Index(models.F('org_slug'), models.F('job_type'), models.OrderBy(models.F('id'), descending=True), name='jobs_of_type_by_key'), models.Index(models.F('org_slug'), models.F('job_type'), models.OrderBy(django.db.models.expressions.CombinedExpression(models.F('id'), '+', models.Value(0)), descending=True), condition=models.Q(('state', 'queued')), name='jobs_queued_of_type'), models.Index(models.F('org_slug'), models.F('job_type'), models.F('status'), models.OrderBy(models.F('id'), descending=True), condition=models.Q(('finished_at__isnull', False)), name='jobs_ended_of_type'), models.Index(models.F('org_slug'), models.F('status'), models.OrderBy(models.F('id'), descending=True), condition=models.Q(('finished_at__isnull', False)), name='jobs_ended_of_organization'), models.Index(condition=models.Q(('finished_at__isnull', False)), fields=['org_slug', 'correlation_id'], name='jobs_ended_of_correlation'), models.Index(condition=models.Q(('state', 'queued')), fields=['org_slug', 'correlation_id'], name='jobs_queued_of_correlation'), models.Index(condition=models.Q(('replay_of_job_ulid__isnull', False)), fields=['replay_of_job_ulid'], name='jobs_replayed')],
+                'constraints': [models.UniqueConstraint(condition=models.Q(('retry_of_job_ulid__isnull', False)), fields=('retry_of_job_ulid',), name='one_retry_per_job'), models.UniqueConstraint(condition=models.Q(('ingest_run_id__isnull', False)), fields=('ingest_run_id',), name='one_job_per_ingest_run_id')],
             },
         ),
         migrations.CreateModel(
@@ -260,6 +265,8 @@ class Migration(migrations.Migration):
             ],
             options={
                 'db_table': 'runtime_job_dependencies',
+                'indexes': [models.Index(fields=['on', 'job'], name='dependents_of_job')],
+                'constraints': [models.UniqueConstraint(fields=('job', 'on'), name='one_dependency')],
             },
         ),
         migrations.CreateModel(
@@ -274,6 +281,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 'db_table': 'runtime_job_artifacts',
+                'constraints': [models.UniqueConstraint(fields=('job', 'uri'), name='one_artifact_per_uri')],
             },
         ),
         migrations.CreateModel(
@@ -301,6 +309,8 @@ class Migration(migrations.Migration):
             ],
             options={
                 'db_table': 'runtime_job_events',
+                'indexes': [models.Index(fields=['xid', 'id'], name='events_by_transaction')],
+                'constraints': [models.UniqueConstraint(fields=('job', 'seq'), name='one_event_per_seq'), models.UniqueConstraint(condition=models.Q(('to_state__in', ('succeeded', 'failed', 'canceled'))), fields=('job',), name='one_final_event_per_job')],
             },
         ),
         migrations.CreateModel(
@@ -327,6 +337,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 'db_table': 'runtime_job_steps',
+                'constraints': [models.UniqueConstraint(fields=('job', 'index'), name='one_step_per_index'), models.CheckConstraint(condition=models.Q(models.Q(models.Q(('run', ''), _negated=True), ('uses', '')), models.Q(('run', ''), models.Q(('uses', ''), _negated=True)), _connector='OR'), name='job_step_runs_or_uses'), models.CheckConstraint(condition=models.Q(models.Q(('completed_at__isnull', True), ('conclusion__isnull', True), ('status__in', ('queued', 'running'))), models.Q(('completed_at__isnull', False), ('conclusion__isnull', False), ('status__in', ('completed', 'cancelled', 'skipped'))), _connector='OR'), name='job_step_end'), models.CheckConstraint(condition=models.Q(('log_byte_count__gte', 0)), name='job_step_log_byte_count')],
             },
         ),
         migrations.CreateModel(
@@ -342,6 +353,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 'db_table': 'runtime_job_log_chunks',
+                'constraints': [models.UniqueConstraint(fields=('job', 'step', 'seq'), name='one_chunk_per_seq')],
             },
         ),
         migrations.CreateModel(
@@ -400,6 +412,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 'verbose_name': 'member',
+                'constraints': [models.UniqueConstraint(fields=('user', 'organization'), name='one_membership_per_person')],
             },
         ),
         migrations.CreateModel(
@@ -416,6 +429,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 'db_table': 'pack_versions',
+                'constraints': [models.UniqueConstraint(fields=('organization', 'pack_id', 'version'), name='one_pack_per_version')],
             },
         ),
         migrations.CreateModel(
@@ -431,6 +445,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 'db_table': 'payload_schemas',
+                'constraints': [models.UniqueConstraint(fields=('organization', 'job_type'), name='one_payload_schema_per_type')],
             },
         ),
         migrations.CreateModel(
@@ -477,6 +492,9 @@ class Migration(migrations.Migration):
                 ('created_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False)),
                 ('organization', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='projects', to='runtime_jobs.organization')),
             ],
+            options={
+                'constraints': [models.UniqueConstraint(fields=('organization', 'slug'), name='one_project_per_slug'), models.UniqueConstraint(fields=('uuid',), name='one_project_per_uuid'), models.UniqueConstraint(fields=('public_slug',), name='one_project_per_public_slug')],
+            },
         ),
         migrations.AddField(
             model_name='organization',
@@ -504,6 +522,8 @@ class Migration(migrations.Migration):
             options={
                 'verbose_name_plural': 'cache entries',
                 'db_table': 'runtime_cache_entries',
+                'indexes': [models.Index(condition=models.Q(('completed_at', None)), fields=['upload_until'], name='cache_entries_by_upload'), models.Index(fields=['last_used_at'], name='cache_entries_by_use')],
+                'constraints': [models.UniqueConstraint(condition=models.Q(('is_abandoned', False)), fields=('project', 'scope', 'version', 'key'), name='one_cache_entry_per_key'), models.CheckConstraint(condition=models.Q(('byte_count__gte', 0)), name='cache_size_is_not_negative')],
             },
         ),
         migrations.CreateModel(
@@ -541,6 +561,7 @@ class Migration(migrations.Migration):
             options={
                 'verbose_name_plural': 'repositories',
                 'db_table': 'repositories',
+                'constraints': [models.UniqueConstraint(django.db.models.functions.text.Lower('owner'), django.db.models.functions.text.Lower('name'), name='one_repository_per_name'), models.CheckConstraint(condition=models.Q(('next_run_index__gte', 1)), name='repository_run_index_from_1')],
             },
         ),
         migrations.CreateModel(
@@ -558,6 +579,8 @@ class Migration(migrations.Migration):
             ],
             options={
                 'db_table': 'rejected_workflows',
+                'indexes': [models.Index(fields=['created_at'], name='rejected_workflows_by_age')],
+                'constraints': [models.UniqueConstraint(fields=('repository', 'workflow_file', 'trigger_id'), name='one_rejection_per_trigger')],
             },
         ),
         migrations.CreateModel(
@@ -574,6 +597,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 'db_table': 'runtime_secrets',
+                'constraints': [models.UniqueConstraint(models.F('organization'), django.db.models.functions.text.Upper('name'), condition=models.Q(('repository', None)), name='one_secret_per_organization_name'), models.UniqueConstraint(models.F('repository'), django.db.models.functions.text.Upper('name'), condition=models.Q(('repository__isnull', False)), name='one_secret_per_repository_name')],
             },
         ),
         migrations.CreateModel(
@@ -594,6 +618,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 'db_table': 'step_annotations',
+                'constraints': [models.UniqueConstraint(fields=('job', 'step', 'number'), name='one_annotation_per_number')],
             },
         ),
         migrations.CreateModel(
@@ -623,6 +648,8 @@ class Migration(migrations.Migration):
             ],
             options={
                 'db_table': 'step_logs',
+                'indexes': [models.Index(condition=models.Q(('needs_finalizing', True)), fields=['id'], name='step_logs_to_finalize')],
+                'constraints': [models.UniqueConstraint(fields=('job', 'step'), name='one_log_per_step'), models.CheckConstraint(condition=models.Q(models.Q(('object_bytes', 0), ('object_key', '')), models.Q(models.Q(('object_key', ''), _negated=True), ('attempts__gte', 1)), _connector='OR'), name='step_log_object'), models.CheckConstraint(condition=models.Q(models.Q(('held__isnull', False), ('held_masked__gte', 0)), ('held_masked', 0), _connector='OR'), name='step_log_held')],
             },
         ),
         migrations.CreateModel(
@@ -647,6 +674,8 @@ class Migration(migrations.Migration):
             ],
             options={
                 'db_table': 'runtime_stored_artifacts',
+                'indexes': [models.Index(condition=models.Q(('completed_at', None)), fields=['upload_until'], name='artifacts_by_upload'), models.Index(fields=['expires_at'], name='artifacts_by_expiry'), models.Index(models.F('organization'), models.OrderBy(models.F('id'), descending=True), name='artifacts_of_organization')],
+                'constraints': [models.UniqueConstraint(condition=models.Q(('batch__isnull', False), ('is_abandoned', False)), fields=('batch', 'name'), name='one_artifact_per_batch_name'), models.UniqueConstraint(condition=models.Q(('batch__isnull', True), ('is_abandoned', False)), fields=('job', 'name'), name='one_artifact_per_job_name'), models.CheckConstraint(condition=models.Q(('byte_count__gte', 0)), name='artifact_size_is_not_negative')],
             },
         ),
         migrations.CreateModel(
@@ -695,6 +724,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 'db_table': 'runtime_variables',
+                'constraints': [models.UniqueConstraint(models.F('organization'), django.db.models.functions.text.Upper('name'), condition=models.Q(('repository', None)), name='one_variable_per_organization_name'), models.UniqueConstraint(models.F('repository'), django.db.models.functions.text.Upper('name'), condition=models.Q(('repository__isnull', False)), name='one_variable_per_repository_name')],
             },
         ),
         migrations.CreateModel(
@@ -708,6 +738,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 'db_table': 'step_log_waiting_chunks',
+                'constraints': [models.UniqueConstraint(fields=('step_log', 'seq'), name='one_waiting_chunk_per_seq')],
             },
         ),
         migrations.CreateModel(
@@ -744,6 +775,8 @@ class Migration(migrations.Migration):
             ],
             options={
                 'db_table': 'workflow_runs',
+                'indexes': [models.Index(condition=models.Q(('conclusion__isnull', True)), fields=['repository', 'concurrency_group'], name='workflow_runs_open'), models.Index(fields=['repository', 'head_sha'], name='workflow_runs_of_commit'), models.Index(condition=models.Q(('completed_at__isnull', False), ('pinned', False)), fields=['completed_at'], name='workflow_runs_ended')],
+                'constraints': [models.UniqueConstraint(fields=('repository', 'run_index'), name='one_run_per_index'), models.UniqueConstraint(condition=models.Q(('trigger_id', ''), _negated=True), fields=('repository', 'workflow_file', 'trigger_id'), name='one_run_per_trigger'), models.CheckConstraint(condition=models.Q(models.Q(('completed_at__isnull', True), ('conclusion__isnull', True)), models.Q(('completed_at__isnull', False), ('conclusion__isnull', False)), _connector='OR'), name='workflow_run_end')],
             },
         ),
         migrations.CreateModel(
@@ -757,6 +790,8 @@ class Migration(migrations.Migration):
             ],
             options={
                 'db_table': 'workflow_schedules',
+                'indexes': [models.Index(fields=['next_at'], name='workflow_schedules_by_time')],
+                'constraints': [models.UniqueConstraint(fields=('repository', 'workflow_file', 'cron'), name='one_workflow_schedule')],
             },
         ),
         migrations.CreateModel(
@@ -773,330 +808,8 @@ class Migration(migrations.Migration):
             ],
             options={
                 'db_table': 'workflow_triggers',
+                'indexes': [models.Index(fields=['received_at'], name='workflow_triggers_by_age')],
+                'constraints': [models.UniqueConstraint(fields=('repository', 'trigger_id'), name='one_workflow_trigger')],
             },
-        ),
-        migrations.AddIndex(
-            model_name='job',
-            index=models.Index(models.F('org_slug'), models.OrderBy(models.F('id'), descending=True), name='jobs_of_organization'),
-        ),
-        migrations.AddIndex(
-            model_name='job',
-            index=models.Index(models.F('org_slug'), models.F('project_slug'), models.OrderBy(models.F('id'), descending=True), name='jobs_of_project_by_key'),
-        ),
-        migrations.AddIndex(
-            model_name='job',
-            index=models.Index(condition=models.Q(('git_commit__isnull', False)), fields=['org_slug', 'git_commit'], name='jobs_of_commit'),
-        ),
-        migrations.AddIndex(
-            model_name='job',
-            index=models.Index(condition=models.Q(('finished_at__isnull', False)), fields=['status', 'created_at'], name='jobs_ended_by_status'),
-        ),
-        migrations.AddIndex(
-            model_name='job',
-            index=models.Index(condition=models.Q(('finished_at__isnull', False)), fields=['org_slug', 'created_at'], name='jobs_ended_by_creation'),
-        ),
-        migrations.AddIndex(
-            model_name='job',
-            index=models.Index(condition=models.Q(('state', 'queued')), fields=['created_at'], name='jobs_queued_by_age'),
-        ),
-        migrations.AddIndex(
-            model_name='job',
-            index=models.Index(models.F('pool'), models.OrderBy(models.F('priority'), descending=True), models.F('created_at'), models.F('id'), condition=models.Q(('state', 'queued')), name='jobs_in_claim_order'),
-        ),
-        migrations.AddIndex(
-            model_name='job',
-            index=models.Index(condition=models.Q(('state', 'queued')), fields=['lane_id', 'id'], name='jobs_of_lane'),
-        ),
-        migrations.AddIndex(
-            model_name='job',
-            index=models.Index(condition=models.Q(('state', 'blocked')), fields=['org_slug', 'id'], name='jobs_blocked'),
-        ),
-        migrations.AddIndex(
-            model_name='job',
-            index=models.Index(condition=models.Q(('state__in', ('leased', 'starting', 'checking_out', 'executing', 'uploading'))), fields=['state'], name='jobs_held'),
-        ),
-        migrations.AddIndex(
-            model_name='job',
-            index=models.Index(condition=models.Q(('state__in', ('lost', 'processing'))), fields=['state', 'late_result_at'], name='jobs_settling'),
-        ),
-        migrations.AddIndex(
-            model_name='job',
-            index=models.Index(condition=models.Q(models.Q(('concurrency_key', ''), _negated=True), models.Q(('state__in', ('succeeded', 'failed', 'canceled')), _negated=True)), fields=['org_slug', 'concurrency_key'], name='jobs_of_concurrency_key'),
-        ),
-        migrations.AddIndex(
-            model_name='job',
-            index=models.Index(models.F('org_slug'), models.F('job_type'), models.OrderBy(models.F('finished_at'), descending=True), condition=models.Q(('state__in', ['failed', 'succeeded', 'canceled'])), include=('started_at',), name='jobs_ended'),
-        ),
-        migrations.AddIndex(
-            model_name='job',
-            index=models.Index(condition=models.Q(('state', 'failed')), fields=['finished_at'], include=('failure_reason',), name='jobs_failed_lately'),
-        ),
-        migrations.AddIndex(
-            model_name='job',
-            index=models.Index(condition=models.Q(('cancel_requested_at__isnull', False)), fields=['id'], name='jobs_cancel_requested'),
-        ),
-        migrations.AddIndex(
-            model_name='job',
-            index=models.Index(condition=models.Q(('attempt__gt', 1)), fields=['id'], name='jobs_retries'),
-        ),
-        migrations.AddIndex(
-            model_name='job',
-            index=models.Index(condition=models.Q(('fence__gt', 1)), fields=['id'], name='jobs_redelivered'),
-        ),
-        migrations.AddIndex(
-            model_name='job',
-            index=models.Index(condition=models.Q(('batch__isnull', False)), fields=['batch', 'id'], name='jobs_of_batch'),
-        ),
-        migrations.AddIndex(
-            model_name='job',
-            index=models.Index(django.db.models.fields.json.KeyTextTransform('spec', 'spec'), condition=models.Q(('job_type', 'oci')), name='jobs_of_hardware_spec'),
-        ),
-        migrations.AddIndex(
-            model_name='job',
-            index=models.Index(fields=['root_job_ulid'], name='jobs_of_root'),
-        ),
-        migrations.AddIndex(
-            model_name='job',
-            index=models.Index(models.F('org_slug'), models.F('job_type'), models.OrderBy(models.F('id'), descending=True), name='jobs_of_type_by_key'),
-        ),
-        migrations.AddIndex(
-            model_name='job',
-            index=models.Index(models.F('org_slug'), models.F('job_type'), models.OrderBy(django.db.models.expressions.CombinedExpression(models.F('id'), '+', models.Value(0)), descending=True), condition=models.Q(('state', 'queued')), name='jobs_queued_of_type'),
-        ),
-        migrations.AddIndex(
-            model_name='job',
-            index=models.Index(models.F('org_slug'), models.F('job_type'), models.F('status'), models.OrderBy(models.F('id'), descending=True), condition=models.Q(('finished_at__isnull', False)), name='jobs_ended_of_type'),
-        ),
-        migrations.AddIndex(
-            model_name='job',
-            index=models.Index(models.F('org_slug'), models.F('status'), models.OrderBy(models.F('id'), descending=True), condition=models.Q(('finished_at__isnull', False)), name='jobs_ended_of_organization'),
-        ),
-        migrations.AddIndex(
-            model_name='job',
-            index=models.Index(condition=models.Q(('finished_at__isnull', False)), fields=['org_slug', 'correlation_id'], name='jobs_ended_of_correlation'),
-        ),
-        migrations.AddIndex(
-            model_name='job',
-            index=models.Index(condition=models.Q(('state', 'queued')), fields=['org_slug', 'correlation_id'], name='jobs_queued_of_correlation'),
-        ),
-        migrations.AddIndex(
-            model_name='job',
-            index=models.Index(condition=models.Q(('replay_of_job_ulid__isnull', False)), fields=['replay_of_job_ulid'], name='jobs_replayed'),
-        ),
-        migrations.AddConstraint(
-            model_name='job',
-            constraint=models.UniqueConstraint(condition=models.Q(('retry_of_job_ulid__isnull', False)), fields=('retry_of_job_ulid',), name='one_retry_per_job'),
-        ),
-        migrations.AddConstraint(
-            model_name='job',
-            constraint=models.UniqueConstraint(condition=models.Q(('ingest_run_id__isnull', False)), fields=('ingest_run_id',), name='one_job_per_ingest_run_id'),
-        ),
-        migrations.AddIndex(
-            model_name='dependency',
-            index=models.Index(fields=['on', 'job'], name='dependents_of_job'),
-        ),
-        migrations.AddConstraint(
-            model_name='dependency',
-            constraint=models.UniqueConstraint(fields=('job', 'on'), name='one_dependency'),
-        ),
-        migrations.AddConstraint(
-            model_name='artifact',
-            constraint=models.UniqueConstraint(fields=('job', 'uri'), name='one_artifact_per_uri'),
-        ),
-        migrations.AddIndex(
-            model_name='jobevent',
-            index=models.Index(fields=['xid', 'id'], name='events_by_transaction'),
-        ),
-        migrations.AddConstraint(
-            model_name='jobevent',
-            constraint=models.UniqueConstraint(fields=('job', 'seq'), name='one_event_per_seq'),
-        ),
-        migrations.AddConstraint(
-            model_name='jobevent',
-            constraint=models.UniqueConstraint(condition=models.Q(('to_state__in', ('succeeded', 'failed', 'canceled'))), fields=('job',), name='one_final_event_per_job'),
-        ),
-        migrations.AddConstraint(
-            model_name='jobstep',
-            constraint=models.UniqueConstraint(fields=('job', 'index'), name='one_step_per_index'),
-        ),
-        migrations.AddConstraint(
-            model_name='jobstep',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(models.Q(('run', ''), _negated=True), ('uses', '')), models.Q(('run', ''), models.Q(('uses', ''), _negated=True)), _connector='OR'), name='job_step_runs_or_uses'),
-        ),
-        migrations.AddConstraint(
-            model_name='jobstep',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('completed_at__isnull', True), ('conclusion__isnull', True), ('status__in', ('queued', 'running'))), models.Q(('completed_at__isnull', False), ('conclusion__isnull', False), ('status__in', ('completed', 'cancelled', 'skipped'))), _connector='OR'), name='job_step_end'),
-        ),
-        migrations.AddConstraint(
-            model_name='jobstep',
-            constraint=models.CheckConstraint(condition=models.Q(('log_byte_count__gte', 0)), name='job_step_log_byte_count'),
-        ),
-        migrations.AddConstraint(
-            model_name='logchunk',
-            constraint=models.UniqueConstraint(fields=('job', 'step', 'seq'), name='one_chunk_per_seq'),
-        ),
-        migrations.AddConstraint(
-            model_name='membership',
-            constraint=models.UniqueConstraint(fields=('user', 'organization'), name='one_membership_per_person'),
-        ),
-        migrations.AddConstraint(
-            model_name='packversion',
-            constraint=models.UniqueConstraint(fields=('organization', 'pack_id', 'version'), name='one_pack_per_version'),
-        ),
-        migrations.AddConstraint(
-            model_name='payloadschema',
-            constraint=models.UniqueConstraint(fields=('organization', 'job_type'), name='one_payload_schema_per_type'),
-        ),
-        migrations.AddConstraint(
-            model_name='project',
-            constraint=models.UniqueConstraint(fields=('organization', 'slug'), name='one_project_per_slug'),
-        ),
-        migrations.AddConstraint(
-            model_name='project',
-            constraint=models.UniqueConstraint(fields=('uuid',), name='one_project_per_uuid'),
-        ),
-        migrations.AddConstraint(
-            model_name='project',
-            constraint=models.UniqueConstraint(fields=('public_slug',), name='one_project_per_public_slug'),
-        ),
-        migrations.AddConstraint(
-            model_name='organization',
-            constraint=models.UniqueConstraint(fields=('uuid',), name='one_organization_per_uuid'),
-        ),
-        migrations.AddIndex(
-            model_name='cacheentry',
-            index=models.Index(condition=models.Q(('completed_at', None)), fields=['upload_until'], name='cache_entries_by_upload'),
-        ),
-        migrations.AddIndex(
-            model_name='cacheentry',
-            index=models.Index(fields=['last_used_at'], name='cache_entries_by_use'),
-        ),
-        migrations.AddConstraint(
-            model_name='cacheentry',
-            constraint=models.UniqueConstraint(condition=models.Q(('is_abandoned', False)), fields=('project', 'scope', 'version', 'key'), name='one_cache_entry_per_key'),
-        ),
-        migrations.AddConstraint(
-            model_name='cacheentry',
-            constraint=models.CheckConstraint(condition=models.Q(('byte_count__gte', 0)), name='cache_size_is_not_negative'),
-        ),
-        migrations.AddConstraint(
-            model_name='repository',
-            constraint=models.UniqueConstraint(django.db.models.functions.text.Lower('owner'), django.db.models.functions.text.Lower('name'), name='one_repository_per_name'),
-        ),
-        migrations.AddConstraint(
-            model_name='repository',
-            constraint=models.CheckConstraint(condition=models.Q(('next_run_index__gte', 1)), name='repository_run_index_from_1'),
-        ),
-        migrations.AddIndex(
-            model_name='rejectedworkflow',
-            index=models.Index(fields=['created_at'], name='rejected_workflows_by_age'),
-        ),
-        migrations.AddConstraint(
-            model_name='rejectedworkflow',
-            constraint=models.UniqueConstraint(fields=('repository', 'workflow_file', 'trigger_id'), name='one_rejection_per_trigger'),
-        ),
-        migrations.AddConstraint(
-            model_name='secret',
-            constraint=models.UniqueConstraint(models.F('organization'), django.db.models.functions.text.Upper('name'), condition=models.Q(('repository', None)), name='one_secret_per_organization_name'),
-        ),
-        migrations.AddConstraint(
-            model_name='secret',
-            constraint=models.UniqueConstraint(models.F('repository'), django.db.models.functions.text.Upper('name'), condition=models.Q(('repository__isnull', False)), name='one_secret_per_repository_name'),
-        ),
-        migrations.AddConstraint(
-            model_name='stepannotation',
-            constraint=models.UniqueConstraint(fields=('job', 'step', 'number'), name='one_annotation_per_number'),
-        ),
-        migrations.AddIndex(
-            model_name='steplog',
-            index=models.Index(condition=models.Q(('needs_finalizing', True)), fields=['id'], name='step_logs_to_finalize'),
-        ),
-        migrations.AddConstraint(
-            model_name='steplog',
-            constraint=models.UniqueConstraint(fields=('job', 'step'), name='one_log_per_step'),
-        ),
-        migrations.AddConstraint(
-            model_name='steplog',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('object_bytes', 0), ('object_key', '')), models.Q(models.Q(('object_key', ''), _negated=True), ('attempts__gte', 1)), _connector='OR'), name='step_log_object'),
-        ),
-        migrations.AddConstraint(
-            model_name='steplog',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('held__isnull', False), ('held_masked__gte', 0)), ('held_masked', 0), _connector='OR'), name='step_log_held'),
-        ),
-        migrations.AddIndex(
-            model_name='storedartifact',
-            index=models.Index(condition=models.Q(('completed_at', None)), fields=['upload_until'], name='artifacts_by_upload'),
-        ),
-        migrations.AddIndex(
-            model_name='storedartifact',
-            index=models.Index(fields=['expires_at'], name='artifacts_by_expiry'),
-        ),
-        migrations.AddIndex(
-            model_name='storedartifact',
-            index=models.Index(models.F('organization'), models.OrderBy(models.F('id'), descending=True), name='artifacts_of_organization'),
-        ),
-        migrations.AddConstraint(
-            model_name='storedartifact',
-            constraint=models.UniqueConstraint(condition=models.Q(('batch__isnull', False), ('is_abandoned', False)), fields=('batch', 'name'), name='one_artifact_per_batch_name'),
-        ),
-        migrations.AddConstraint(
-            model_name='storedartifact',
-            constraint=models.UniqueConstraint(condition=models.Q(('batch__isnull', True), ('is_abandoned', False)), fields=('job', 'name'), name='one_artifact_per_job_name'),
-        ),
-        migrations.AddConstraint(
-            model_name='storedartifact',
-            constraint=models.CheckConstraint(condition=models.Q(('byte_count__gte', 0)), name='artifact_size_is_not_negative'),
-        ),
-        migrations.AddConstraint(
-            model_name='variable',
-            constraint=models.UniqueConstraint(models.F('organization'), django.db.models.functions.text.Upper('name'), condition=models.Q(('repository', None)), name='one_variable_per_organization_name'),
-        ),
-        migrations.AddConstraint(
-            model_name='variable',
-            constraint=models.UniqueConstraint(models.F('repository'), django.db.models.functions.text.Upper('name'), condition=models.Q(('repository__isnull', False)), name='one_variable_per_repository_name'),
-        ),
-        migrations.AddConstraint(
-            model_name='waitinglogchunk',
-            constraint=models.UniqueConstraint(fields=('step_log', 'seq'), name='one_waiting_chunk_per_seq'),
-        ),
-        migrations.AddIndex(
-            model_name='workflowrun',
-            index=models.Index(condition=models.Q(('conclusion__isnull', True)), fields=['repository', 'concurrency_group'], name='workflow_runs_open'),
-        ),
-        migrations.AddIndex(
-            model_name='workflowrun',
-            index=models.Index(fields=['repository', 'head_sha'], name='workflow_runs_of_commit'),
-        ),
-        migrations.AddIndex(
-            model_name='workflowrun',
-            index=models.Index(condition=models.Q(('completed_at__isnull', False), ('pinned', False)), fields=['completed_at'], name='workflow_runs_ended'),
-        ),
-        migrations.AddConstraint(
-            model_name='workflowrun',
-            constraint=models.UniqueConstraint(fields=('repository', 'run_index'), name='one_run_per_index'),
-        ),
-        migrations.AddConstraint(
-            model_name='workflowrun',
-            constraint=models.UniqueConstraint(condition=models.Q(('trigger_id', ''), _negated=True), fields=('repository', 'workflow_file', 'trigger_id'), name='one_run_per_trigger'),
-        ),
-        migrations.AddConstraint(
-            model_name='workflowrun',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('completed_at__isnull', True), ('conclusion__isnull', True)), models.Q(('completed_at__isnull', False), ('conclusion__isnull', False)), _connector='OR'), name='workflow_run_end'),
-        ),
-        migrations.AddIndex(
-            model_name='workflowschedule',
-            index=models.Index(fields=['next_at'], name='workflow_schedules_by_time'),
-        ),
-        migrations.AddConstraint(
-            model_name='workflowschedule',
-            constraint=models.UniqueConstraint(fields=('repository', 'workflow_file', 'cron'), name='one_workflow_schedule'),
-        ),
-        migrations.AddIndex(
-            model_name='workflowtrigger',
-            index=models.Index(fields=['received_at'], name='workflow_triggers_by_age'),
-        ),
-        migrations.AddConstraint(
-            model_name='workflowtrigger',
-            constraint=models.UniqueConstraint(fields=('repository', 'trigger_id'), name='one_workflow_trigger'),
         ),
     ]

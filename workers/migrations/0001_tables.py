@@ -51,6 +51,9 @@ class Migration(migrations.Migration):
                 ('modified_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False)),
                 ('archived_at', models.DateTimeField(editable=False, null=True)),
             ],
+            options={
+                'constraints': [models.CheckConstraint(condition=models.Q(('capacity__gte', 1)), name='worker_capacity_positive'), models.CheckConstraint(condition=models.Q(models.Q(('archived_at__isnull', True), models.Q(('state', 'archived'), _negated=True)), models.Q(('archived_at__isnull', False), ('state__in', ['archived', 'revoked'])), _connector='OR'), name='worker_archived_state')],
+            },
         ),
         migrations.CreateModel(
             name='Pool',
@@ -141,6 +144,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 'verbose_name': 'association',
+                'constraints': [models.UniqueConstraint(fields=('worker', 'spec'), name='workerspec_once')],
             },
         ),
         migrations.AddField(
@@ -161,18 +165,6 @@ class Migration(migrations.Migration):
             options={
                 'db_table': 'actions_registration_tokens',
             },
-        ),
-        migrations.AddConstraint(
-            model_name='workerspec',
-            constraint=models.UniqueConstraint(fields=('worker', 'spec'), name='workerspec_once'),
-        ),
-        migrations.AddConstraint(
-            model_name='worker',
-            constraint=models.CheckConstraint(condition=models.Q(('capacity__gte', 1)), name='worker_capacity_positive'),
-        ),
-        migrations.AddConstraint(
-            model_name='worker',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('archived_at__isnull', True), models.Q(('state', 'archived'), _negated=True)), models.Q(('archived_at__isnull', False), ('state__in', ['archived', 'revoked'])), _connector='OR'), name='worker_archived_state'),
         ),
         migrations.RunPython(create_pool),
     ]
