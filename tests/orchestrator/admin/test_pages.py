@@ -365,16 +365,17 @@ class TestRowsOfEveryNoun:
         assert model.objects.filter(pk=row.pk).exists()
 
     def test_nonsense_in_an_address_is_no_crash(self, olga):
+        """A filter or page that refuses its value redirects to the address without it, where the others are read."""
+        # Refusals in JSON: a page of one is rendered in the frame of the admin, which is tested above.
+        reader = client_of(User.objects.get(username=NAME), headers={"Accept": "application/json"})
         for model in nouns():
             page = address(model, "changelist")
             names = [name for found in admin.site._registry[model].list_filter for name in parameters_of(found)]
-            for value in NONSENSE if names else ():
-                assert olga.get(page, dict.fromkeys(names, value)).status_code in {200, 302}, (page, value)
-            for value in ("a\0b", "'", "%", "9" * 40):  # a filter that refuses a value redirects before these are read
-                assert olga.get(page, {"q": value, "o": value}).status_code in {200, 302}, (page, value)
-                assert olga.get(page, {"p": value}).status_code in {200, 302}, (page, value)
+            for value in NONSENSE if names else ("a\0b", "'", "%", "9" * 40):
+                parameters = dict.fromkeys([*names, "q", "o", "p"], value)
+                assert reader.get(page, parameters, follow=True).status_code == 200, (page, value)
             for key in ("0", "-1", "9" * 40, "x", "%00", "rtj_x", f"rtj_{'0' * 26}"):
-                assert olga.get(f"{page}{key}/change/").status_code in {302, 404}, (page, key)
+                assert reader.get(f"{page}{key}/change/").status_code in {302, 404}, (page, key)
 
     def test_staff_without_a_permission_open_no_url_of_any_page(self, db):
         """Neither a row's page nor its history, a button, a download or the address of a script; existing or not."""
