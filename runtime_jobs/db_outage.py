@@ -9,6 +9,8 @@ import threading
 import time
 from collections.abc import Callable
 
+from django.dispatch import Signal
+
 from runtime_jobs.db_errors import fault_of
 
 log = logging.getLogger(__name__)
@@ -53,3 +55,6 @@ class Outage:
 
 
 outage = Outage()
+# Sent when a process has opened a session. It may be the first one with another server, on which a key of before may be
+# that of another row: a stand-by that has taken over may lack the last rows.
+session_opened = Signal()

@@ -12,6 +12,7 @@ from django.dispatch import receiver
 from django.utils import timezone
 
 from orchestrator.results.models import Benchmark, Branch, Measure, ProjectResource, Testbed
+from runtime_jobs.db_outage import session_opened
 from runtime_jobs.models import Project
 from runtime_jobs.prepared_queries import fetch_all
 from runtime_jobs.resource_names import is_slug, slugify, with_random_suffix
@@ -178,8 +179,9 @@ def _find(model: type[T], project: Project, wanted: Sequence[WantedResource]) ->
     return found | {key: by_slug[slug] for key, slug in slugs.items() if slug in by_slug}
 
 
-def forget_names() -> None:
-    """Read all names again when they are next used, because a row that one of them stood for was deleted."""
+@receiver(session_opened)
+def forget_names(**_: object) -> None:
+    """Read all names again when they are next used, because a row that one of them stood for may be gone."""
     _known.clear()
 
 

@@ -195,7 +195,8 @@ def admit_job(
     job.priority, job.pool, job.least_isolation = placement.priority, placement.pool, placement.least_isolation
     job.limited_by_address = placement.limited_by_address
     job.trace = placement.trace
-    if placement.trace not in {JobTrace.NONE, JOB_TYPES[job.job_type].trace_levels[0]}:
+    levels = list(JobTrace)  # the least comes first
+    if levels.index(placement.trace) > levels.index(JOB_TYPES[job.job_type].trace_levels[0]):
         job.requirements = [*job.requirements, TRACER]
     if placement.pack is not None:
         job.spec = job.spec | {"plan": placement.pack.plan}

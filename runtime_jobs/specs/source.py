@@ -58,7 +58,11 @@ def source_of(job: Job) -> dict[str, Any]:
 
 
 def digest_of(request: dict[str, Any]) -> str:
-    """Return the SHA-256 of a canonical request. Dataclasses in it count by their fields."""
+    """Return the SHA-256 of a canonical request. Dataclasses in it count by their fields.
+
+    A trace that is not asked for does not count: the digest of a request is the same as before there were levels.
+    """
+    request = {name: value for name, value in request.items() if name != "trace" or value is not None}
     return hashlib.sha256(_canonical(request)).hexdigest()
 
 

@@ -19,7 +19,7 @@ from psycopg_pool import ConnectionPool, PoolTimeout
 
 from orchestrator.core.compute_slots import compute_slots
 from runtime_jobs.db_errors import is_connection_lost
-from runtime_jobs.db_outage import outage
+from runtime_jobs.db_outage import outage, session_opened
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +50,7 @@ class MonitoredConnection(psycopg.Connection[Any]):
             outage.observe(error)
             raise
         outage.end()
+        session_opened.send(cls)
         return connection
 
     def wait(self, *args: Any, **options: Any) -> Any:

@@ -92,9 +92,8 @@ def test_the_trace_is_that_of_the_job_its_project_its_pool_or_its_type():
         Project.objects.filter(pk=project.pk).update(trace=of_project)
         jobs = submitted(project, trace=wanted), submitted_steps(project, trace=wanted)
         assert tuple(job.trace for job in jobs) == expected, (wanted, of_project, of_pool)
-        # A worker that cannot trace gets no job whose trace somebody asked for; document 000's offers linux only.
-        needs = [TRACER in job.requirements for job in jobs]
-        assert needs == [jobs[0].trace == "network", jobs[1].trace != "none"]
+        # A worker that cannot trace gets no steps whose trace somebody asked for. Document 000's offers linux only.
+        assert [TRACER in job.requirements for job in jobs] == [False, jobs[1].trace != "none"]
 
 
 def test_a_further_attempt_keeps_the_trace():

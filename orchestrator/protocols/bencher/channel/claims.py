@@ -13,7 +13,6 @@ from typing import Any
 
 from django.db import DatabaseError, InterfaceError
 
-from leases.errors import StaleLease
 from leases.scheduling.claims import Offer
 from orchestrator.core.db_scope import release_connection_after
 from orchestrator.http.asgi.long_poll import FIRST, offer_key
@@ -84,7 +83,11 @@ def claim_for_runners(workers: Sequence[Worker]) -> list[RunnerClaim | Exception
             if isinstance(claims, Exception):
                 results[place] = claims
             elif claims:
-                rendered = _render(offers[place][1], claims[0], workers[place])
+                try:
+                    rendered = _render(offers[place][1], claims[0], workers[place])
+                except Exception as error:  # noqa: BLE001 it concerns no other runner
+                    results[place] = error
+                    continue
                 if rendered is None:
                     faulty.append(place)
                 else:
@@ -117,8 +120,8 @@ def give_back(lease_ulid: str, worker: Worker) -> None:
     """Return a job to the queue that the runner has not received."""
     try:
         heartbeat.release(lease_ulid=lease_ulid, worker=worker, message="The runner did not receive the job.")
-    except StaleLease:
-        pass  # it has expired
+    except LifecycleError as refusal:  # it has expired, or the job was canceled
+        log.info("the lease of a job was not given back: %s", refusal.code)
     except (DatabaseError, InterfaceError) as error:
         log.log(log_level_of(error), "a job was not returned to the queue, its lease expires: %s", type(error).__name__)
 

@@ -18,6 +18,7 @@ from leases.models import Lease
 from orchestrator.protocols.bencher.channel.messages import CanceledFrame, CompletedFrame, FailedFrame, FinalFrame
 from orchestrator.protocols.bencher.channel.session import CloseReason, LeasedJob, Reply, SilenceOutcome
 from orchestrator.protocols.bencher.states import BencherStatus, job_status
+from orchestrator.results import names
 from orchestrator.results.outputs import encode_output
 from orchestrator.results.processing import UnreadJob, find_unread, read_small, store_output
 from orchestrator.services import batch_calls, cancellation, expiry, job_end, late_results
@@ -234,6 +235,7 @@ def _complete_held(ref: LeaseRef, read_result: ReadResult | None, outcome: dict[
     except Exception as error:
         if read_result is None or isinstance(error, LifecycleError) or fault_of(error) is not None:
             raise
+        names.forget_names()  # one of them may stand for a row that was deleted
         log.exception("what was read in the result of job %s cannot be stored", ref.job_ulid)
     return job_end.complete(lease_ulid=ref.lease_ulid, **outcome)
 

@@ -173,6 +173,28 @@ def test_claims_of_several_runners_are_one_statement_and_each_has_its_own_result
     assert job_status(Job.objects.get(job_ulid=broken)) == "failed"
 
 
+@database
+def test_a_broken_order_that_cannot_be_failed_is_the_error_of_its_runner_only(monkeypatch):
+    spec = new_spec()
+    runners = [new_runner(spec, slug=f"runner-{number}") for number in range(2)]
+    broken, other = [order(spec).job_ulid for _ in range(2)]
+    rendered = claims.serialize_claimed_job
+
+    def serialize(job, worker):
+        if job.job_ulid == broken:
+            raise KeyError("digest")
+        return rendered(job, worker)
+
+    def fail(**_):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(claims, "serialize_claimed_job", serialize)
+    monkeypatch.setattr(claims.job_end, "fail", fail)
+    found = claims.claim_for_runners(runners)
+    assert {type(result) for result in found} == {ZeroDivisionError, RunnerClaim}
+    assert next(result for result in found if isinstance(result, RunnerClaim)).claimed.job.job_ulid == other
+
+
 # --- Waiting ----------------------------------------------------------------------------------------------------------
 
 OFFER = claims.offer_key("bare-metal", "offer")
