@@ -189,7 +189,8 @@ class Steps:
     def run(self) -> dict:
         payload = StepsPayload(
             steps=tuple(f"step {place}" for place in range(len(self.ends))), working_directory=".", environment={},
-            artifacts=(), caches=(), timeout_seconds=10, allow_network=False, egress=(), allow_exec=True, least_isolation="none", image=None,
+            artifacts=(), caches=(), timeout_seconds=10, allow_network=False, egress=(), allow_exec=True, least_isolation="none", trace="none",
+            image=None,
         )  # fmt: skip
         return StepTracker(payload, replace(SPEC, argv=()), self.execute).run()
 
