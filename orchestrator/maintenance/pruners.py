@@ -128,9 +128,10 @@ class TablePruner(Pruner):
         # A locked row may just be renewed. After a wait for it, the DELETE would not check its time again. Rows of
         # tables that are read by the key are never updated.
         lock = "" if by_key else "FOR UPDATE SKIP LOCKED"
-        self._delete = f"""DELETE FROM {table} WHERE {key} IN (
+        # An array, because PostgreSQL may execute a subquery of IN once for each row: then there is no limit.
+        self._delete = f"""DELETE FROM {table} WHERE {key} = ANY (ARRAY(
             SELECT {key} FROM {oldest} WHERE {column} < %(before)s AND {kept} AND {also}
-             ORDER BY {column} LIMIT %(rows)s {lock})"""  # noqa: S608
+             ORDER BY {column} LIMIT %(rows)s {lock}))"""  # noqa: S608
         counted = also_counted or also
         self._count = f"SELECT count(*) FROM {table} WHERE {column} < %(before)s AND {kept} AND {counted}"  # noqa: S608
 

@@ -14,10 +14,10 @@ FOLLOWED_FOR: Final = timedelta(seconds=60)  # a process renews its entries more
 # A process that adds many jobs removes what others have left.
 _ENTER = """
 WITH gone AS (
-    DELETE FROM followed_jobs WHERE job_ulid IN (
+    DELETE FROM followed_jobs WHERE job_ulid = ANY (ARRAY(
         SELECT job_ulid FROM followed_jobs
          WHERE until < clock_timestamp() - interval '1 minute' AND job_ulid <> ALL (%(jobs)s::text[])
-         LIMIT 100 FOR UPDATE SKIP LOCKED))
+         LIMIT 100 FOR UPDATE SKIP LOCKED)))
 INSERT INTO followed_jobs AS f (job_ulid, until)
 SELECT job_ulid, clock_timestamp() + %(period)s::interval FROM unnest(%(jobs)s::text[]) job_ulid ORDER BY job_ulid
     ON CONFLICT (job_ulid) DO UPDATE SET until = greatest(f.until, excluded.until)"""

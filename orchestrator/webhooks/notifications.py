@@ -39,7 +39,7 @@ SELECT rule, key, number, first_at, last_at, event::jsonb, due
        last_event = excluded.last_event, due_at = least(g.due_at, excluded.due_at)"""
 _NOW: Final = "coalesce(%(now)s::timestamptz, statement_timestamp())"
 _TAKE_DUE: Final = f"""
-DELETE FROM gathered_notifications WHERE id IN (
+DELETE FROM gathered_notifications WHERE id = ANY (ARRAY(
     SELECT id FROM gathered_notifications
      WHERE due_at <= {_NOW}
         OR rule_id = ANY (ARRAY(
@@ -47,7 +47,7 @@ DELETE FROM gathered_notifications WHERE id IN (
                  JOIN runtime_jobs_organization o ON o.slug = m.org_slug
                  JOIN notification_rules r ON r.organization_id = o.id
                 WHERE m.until > {_NOW}))
-     ORDER BY due_at LIMIT %(rows)s FOR UPDATE SKIP LOCKED)
+     ORDER BY due_at LIMIT %(rows)s FOR UPDATE SKIP LOCKED))
 RETURNING rule_id, event_count, first_event_at, last_event_at, last_event"""  # noqa: S608 our own text
 
 
