@@ -13,7 +13,9 @@ from leases.scheduling.lanes import LaneUpdates, get_lane
 from leases.scheduling.limits import ALL_TYPES, LimitTarget
 from orchestrator.core.bulk_write import Changes, write_changes
 from orchestrator.core.cause import Cause
+from orchestrator.core.clock_beat import ClockBeat
 from orchestrator.limits.job_limits import LimitTerms, set_limit
+from orchestrator.processes import leadership
 from orchestrator.services import claiming, personal_keys
 from orchestrator.services.claiming import Claimed
 from orchestrator.services.concurrency import ConcurrencyGroup
@@ -320,3 +322,8 @@ SUBMIT_ANY_BODY = {
     },
     "trigger": {"kind": "manual", "actor": "alice"},
 }
+
+
+def scheduler_beat(at: datetime, leader: str = "test") -> None:
+    """Write the beat of a scheduler, in its row. A process that an earlier test has killed may have left that row."""
+    ClockBeat.objects.update_or_create(pk=leadership.ROW, defaults={"leader": leader, "beat_at": at})

@@ -7,10 +7,9 @@ from django.db.migrations.recorder import MigrationRecorder
 from django.utils import timezone
 
 from leases import checks, sql_functions
-from orchestrator.core.clock_beat import ClockBeat
 from orchestrator.http.observability import health
 from tests.api_client import Caller, problem_of
-from tests.factories import WorkerFactory
+from tests.factories import WorkerFactory, scheduler_beat
 
 BROKEN = """CREATE OR REPLACE FUNCTION bucket_tokens(p_per_hour integer, p_burst integer, p_spent_until timestamptz)
     RETURNS integer LANGUAGE sql VOLATILE AS $$ SELECT 1000000 $$"""
@@ -40,7 +39,7 @@ def ready():
 
 @pytest.fixture
 def beat(db):
-    ClockBeat.objects.create(leader="test", beat_at=timezone.now())
+    scheduler_beat(timezone.now())
 
 
 def test_every_statement_of_the_files_is_the_definition_of_one_function():
@@ -122,7 +121,7 @@ def not_migrated(transactional_db):
 
 
 def test_a_database_that_is_not_migrated_is_not_ready_and_requests_say_so(not_migrated):
-    ClockBeat.objects.create(leader="test", beat_at=timezone.now())
+    scheduler_beat(timezone.now())
     answer = ready()
     assert (answer.status_code, answer.json()["wrong"]) == (503, ["migrations"])
     claim = {"worker_id": not_migrated.worker_id, "job_types": ["runtime"]}

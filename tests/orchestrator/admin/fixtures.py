@@ -6,7 +6,6 @@ from datetime import datetime, timedelta
 from django.utils import timezone
 
 from orchestrator.core.cause import Cause
-from orchestrator.core.clock_beat import ClockBeat
 from orchestrator.services import cancellation, expiry, heartbeat, job_end, worker_state
 from orchestrator.services import submission as service_submission
 from orchestrator.services.claiming import Claimed
@@ -24,6 +23,7 @@ from tests.factories import (
     ProjectFactory,
     WorkerFactory,
     claimed,
+    scheduler_beat,
     spec,
 )
 from workers.models import Worker
@@ -176,7 +176,7 @@ def busy() -> Scene:
         state=WorkerState.DRAINING,
         cause=Cause(OPERATOR, "kernel update"),
     )
-    ClockBeat.objects.create(leader="clock-a:4121", beat_at=scene.at)
+    scheduler_beat(scene.at, "clock-a:4121")
     for job in scene.jobs.values():
         job.refresh_from_db()
     return scene

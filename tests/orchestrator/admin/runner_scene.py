@@ -6,7 +6,6 @@ from typing import Any
 
 from django.utils import timezone
 
-from orchestrator.core.clock_beat import ClockBeat
 from orchestrator.results import names
 from orchestrator.results.models import Report
 from orchestrator.results.outputs import encode_output
@@ -23,6 +22,7 @@ from tests.factories import (
     ProjectFactory,
     RunnerFactory,
     offer,
+    scheduler_beat,
     submission,
 )
 from workers.models import HardwareSpec, Worker
@@ -43,7 +43,7 @@ class RunnerScene:
 def runner_afternoon() -> RunnerScene:
     """Make the rows. Outputs go to `STORAGES["outputs"]`."""
     now = timezone.now()
-    ClockBeat.objects.create(leader="orchestrator-1:812", beat_at=now)
+    scheduler_beat(now, "orchestrator-1:812")
     gigabyte = 1 << 30
     specs = {
         "intel-v1": HardwareSpecFactory(

@@ -25,6 +25,7 @@ from tests.factories import (
     RunnerPoolFactory,
     WorkerFactory,
     claimed,
+    scheduler_beat,
     submitted,
     submitted_steps,
 )
@@ -44,7 +45,7 @@ def now():
 @pytest.fixture
 def well(db, now):
     """A scheduler with a heartbeat and one online worker."""
-    ClockBeat.objects.create(leader="here:1", beat_at=now)
+    scheduler_beat(now, "here:1")
     return seen_at(WorkerFactory(), now)
 
 
@@ -113,7 +114,7 @@ def test_a_worker_that_never_connected_is_neither_an_alert_nor_capacity(olga, db
     """`make up` registers a worker that no process uses: it was a lasting alert, and its slots were counted."""
     WorkerFactory(capacity=8, created_at=now - timedelta(days=1))
     connected = seen_at(WorkerFactory(capacity=1), now)
-    ClockBeat.objects.create(leader="here:1", beat_at=now)
+    scheduler_beat(now, "here:1")
     assert alerts(now) == []
     shown = {tile.label: (tile.value, tile.note) for tile in tiles(read_state(now))}
     assert shown["Workers online"] == ("1", "1 never connected")

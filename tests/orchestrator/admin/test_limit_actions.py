@@ -11,7 +11,6 @@ from leases.scheduling.limits import LimitTarget
 from orchestrator.admin.dashboard.alerts import current_alerts, read_state
 from orchestrator.admin.labels import EVENTS
 from orchestrator.core.cause import Cause
-from orchestrator.core.clock_beat import ClockBeat
 from orchestrator.incidents import breakers
 from orchestrator.incidents.models import Incident
 from orchestrator.services import claiming, job_end, tenants
@@ -29,6 +28,7 @@ from tests.factories import (
     claimed,
     limited,
     offer,
+    scheduler_beat,
     submitted,
 )
 from tests.orchestrator.admin.conftest import client_of, person
@@ -370,7 +370,7 @@ class TestFirstPage:
     @pytest.fixture
     def now(self, db):
         now = timezone.now()
-        ClockBeat.objects.create(leader="here:1", beat_at=now)
+        scheduler_beat(now, "here:1")
         return now
 
     def alerts(self, now) -> dict[str, str]:

@@ -11,7 +11,7 @@ from orchestrator.core.clock_beat import ClockBeat
 from orchestrator.http.auth.login_attempts import PER_NAME_AND_NETWORK
 from orchestrator.http.auth.password_hashing import MAX_CONCURRENT_HASHES, MAX_WAITING_HASHES
 from runtime_jobs.db_time import database_now
-from tests.factories import SUBMIT_BODY, OrganizationFactory, ProjectFactory, api_token
+from tests.factories import SUBMIT_BODY, OrganizationFactory, ProjectFactory, api_token, scheduler_beat
 from tests.live_server import eventually, serving
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -58,7 +58,7 @@ def flooded(folder, database_url, kind, *, names, networks):
 def token():
     organization = OrganizationFactory(slug="sandtrace")
     ProjectFactory(organization=organization)
-    ClockBeat.objects.create(leader="test", beat_at=database_now())
+    scheduler_beat(database_now())
     return api_token(organization)
 
 

@@ -10,11 +10,10 @@ from django.utils import timezone
 
 from benchmarks.tenants import fill
 from leases.models import Lease
-from orchestrator.core.clock_beat import ClockBeat
 from orchestrator.http.observability import job_metrics, metrics
 from tests.api_client import Caller, problem_of
 from tests.db_snapshot import nothing_lost
-from tests.factories import api_token, claimed, submitted
+from tests.factories import api_token, claimed, scheduler_beat, submitted
 from tests.live_server import eventually
 
 pytestmark = pytest.mark.django_db
@@ -38,7 +37,7 @@ def test_it_says_how_the_queue_stands(organization):
         submitted(organization.projects.get())
     claimed()
     submitted(organization.projects.get(), depends_on=(claimed(acknowledge=True).job,))
-    ClockBeat.objects.create(leader="test", beat_at=timezone.now())
+    scheduler_beat(timezone.now())
     text = scrape()
     assert value(text, "orchestrator_database_up") == 1
     assert value(text, 'orchestrator_jobs{state="queued"}') == 1
@@ -174,13 +173,13 @@ def test_health_needs_no_token_and_tells_nothing_of_anybody(organization):
     stranger = Caller()
     assert stranger.get("/healthz").json() == {"status": "alive"}
     assert stranger.get("/readyz").json() == {"status": "unready", "wrong": ["clock"]}
-    ClockBeat.objects.create(leader="test", beat_at=timezone.now())
+    scheduler_beat(timezone.now())
     assert stranger.get("/readyz").json() == {"status": "ready", "wrong": []}
     assert stranger.call("HEAD", "/healthz").status_code == 200
 
 
 def test_a_clock_that_beat_long_ago_is_silent(db, settings):
-    ClockBeat.objects.create(leader="test", beat_at=timezone.now())
+    scheduler_beat(timezone.now())
     settings.CLOCK_SILENT_AFTER_SECONDS = 0
     assert Caller().get("/readyz").json()["wrong"] == ["clock"]
 
