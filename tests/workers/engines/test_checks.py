@@ -2,6 +2,10 @@
 
 import os
 import resource
+import select
+import signal
+import subprocess
+import sys
 import tempfile
 import time
 
@@ -288,3 +292,32 @@ def test_an_ordinary_user_has_no_uids_to_give(engine, monkeypatch):
     assert engine.owner(3) is None
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     assert engine.owner(3) == FIRST_UID + 3
+
+
+def test_the_stand_in_parent_dies_with_a_worker_that_is_killed_during_the_check():
+    """One was two hours old, with the sandbox of its check."""
+    worker = (
+        "import subprocess, sys, time; from workers.engines.sandbox.self_test import PERL, _FAKE_PARENT\n"
+        "parent = subprocess.Popen([PERL, '-e', _FAKE_PARENT, '0', '/bin/sh', '-c', 'echo begun; exec sleep 60'])\n"
+        "print(parent.pid, flush=True); time.sleep(60)"
+    )
+    killed = subprocess.Popen(
+        [sys.executable, "-c", worker],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        words = {killed.stdout.readline().strip() for _ in range(2)}
+        assert "begun" in words, "its sandbox runs, so it has asked for the signal"
+        (pid,) = words - {"begun"}
+        stand_in = os.pidfd_open(int(pid))
+        killed.kill()
+        ended, _, _ = select.select([stand_in], [], [], 30)
+        os.close(stand_in)
+        assert ended
+    finally:
+        os.killpg(killed.pid, signal.SIGKILL)
+        killed.wait()
+        killed.stdout.close()

@@ -192,8 +192,12 @@ def _run(subject: EngineUnderTest, argv: tuple[str, ...], **details: object) -> 
     return result, output.decode("utf-8", "replace"), bytes(trace)
 
 
-# Acts as the worker and is the only holder of the lifeline: the sandbox must die with it.
-_FAKE_PARENT = "my $lifeline = shift; syscall 72, $lifeline + 0, 2, 1; fork or exec @ARGV; sleep 1 while 1"
+# Acts as the worker and is the only holder of the lifeline: the sandbox must die with it. It asks for a signal (prctl)
+# at the death of the worker itself, which may be killed in the middle of the check.
+_FAKE_PARENT = (
+    "my $lifeline = shift; syscall 157, 1, 9, 0, 0, 0; syscall 72, $lifeline + 0, 2, 1; fork or exec @ARGV; "
+    "sleep 1 while 1"
+)
 
 
 def check_parent_death(environment: RunEnvironment, backend: BubblewrapBackend) -> list[str]:
