@@ -19,7 +19,7 @@ import itertools
 import logging
 import random
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any, Concatenate, ParamSpec, TypeVar, overload
@@ -196,9 +196,7 @@ class UnitOfWork:
         try:
             yield
         except (LifecycleError, NeedsTransaction):
-            for row, values in rows:
-                vars(row).clear()
-                vars(row).update(values)
+            _put_back(rows)
             vars(self).update(collected)
             raise
 
@@ -217,9 +215,7 @@ class UnitOfWork:
         try:
             yield
         except (LifecycleError, NeedsTransaction):
-            for row, values in rows:
-                vars(row).clear()
-                vars(row).update(values)
+            _put_back(rows)
             for collection, size in sizes:
                 while len(collection) > size:
                     collection.popitem() if isinstance(collection, dict) else collection.pop()
@@ -312,6 +308,13 @@ def _recording_writes(found: list[str]) -> Callable[..., Any]:
         return execute(sql, params, many, context)
 
     return record
+
+
+def _put_back(rows: Sequence[tuple[Model, dict[str, Any]]]) -> None:
+    """Give rows the values that they had."""
+    for row, values in rows:
+        vars(row).clear()
+        vars(row).update(values)
 
 
 def _copied(value: Any) -> Any:

@@ -104,16 +104,17 @@ def _offer(worker: Worker) -> tuple[Offer, OfferKey]:
     return offer, offer_key(worker.pool.slug, [OCI, labels, isolation])
 
 
-def _render(key: OfferKey, claimed: Claimed, worker: Worker) -> RunnerClaim | Exception | None:
+def _render(key: OfferKey, claimed: Claimed, worker: Worker) -> RunnerClaim | None:
     """Return the claim with its order; None if that cannot be rendered, and its job has failed."""
     try:
         return RunnerClaim(key, claimed, serialize_claimed_job(claimed.job, worker))
-    except (DatabaseError, InterfaceError) as error:
+    except (DatabaseError, InterfaceError):
         give_back(claimed.lease.lease_ulid, worker)
-        return error
+        raise
     except Exception as error:
         log.exception("the order of job %s cannot be rendered", claimed.job.job_ulid)
-        return _fail_order(claimed, worker, error)
+        _fail_order(claimed, worker, error)
+    return None
 
 
 def give_back(lease_ulid: str, worker: Worker) -> None:
@@ -126,8 +127,8 @@ def give_back(lease_ulid: str, worker: Worker) -> None:
         log.log(log_level_of(error), "a job was not returned to the queue, its lease expires: %s", type(error).__name__)
 
 
-def _fail_order(claimed: Claimed, worker: Worker, error: Exception) -> Exception | None:
-    """Fail a job for good. Returns the error of the database that prevents it: its lease then expires."""
+def _fail_order(claimed: Claimed, worker: Worker, error: Exception) -> None:
+    """Fail a job for good. If that fails, its lease expires."""
     message = f"The order of this job cannot be sent to a runner: {type(error).__name__}. Submit it again."
     try:
         job_end.fail(
@@ -139,9 +140,6 @@ def _fail_order(claimed: Claimed, worker: Worker, error: Exception) -> Exception
         )
     except LifecycleError as refusal:  # another caller has changed the job; else its lease expires
         log.warning("job %s without an order was not ended: %s", claimed.job.job_ulid, refusal.code)
-    except (DatabaseError, InterfaceError) as unavailable:
-        return unavailable
-    return None
 
 
 ClaimForRunner = Callable[[Worker], Awaitable[RunnerClaim]]
