@@ -21,6 +21,7 @@ from django.db import connection, transaction
 from benchmarks import tenants
 from benchmarks.environment import Cluster
 from benchmarks.sizes import Sizes
+from leases.scheduling.generations import Generations
 from orchestrator.services import claiming, job_end
 from orchestrator.services.submission import submit
 from runtime_jobs.specs import JOB_TYPES
@@ -33,7 +34,11 @@ TENANTS = 4
 WAITING = 50  # jobs of each
 SAMPLES = 15
 POINTS = 8
-TABLES = ("runtime_jobs", "runtime_worker_leases", "lanes", "lane_queues", "lane_profiles", "lane_limit_slots")
+TABLES = (
+    *("runtime_jobs", "runtime_worker_leases", "workers_worker", "lanes", "lane_heads", "lane_queues", "queue_heads"),
+    *("lane_profiles", "lane_generations", "lane_limit_slots"),
+)
+JOBS_A_ROUND = 150  # of the scheduler process, about as many as end in a second
 
 
 def measure(cluster: Cluster, sizes: Sizes, _before: dict[str, Any]) -> dict[str, Any]:
@@ -63,6 +68,7 @@ class Scene:
         self.worker: Worker = WorkerFactory(slug=POOL, pool=pool, capacity=tenants.MOST_HELD)
         self.offer = offer(self.worker, job_types=("steps",))
         self.projects = [tenants.project(f"{POOL}-{number}", POOL) for number in range(TENANTS)]
+        self.generations = Generations()
         self.submitted = self.ended = 0
         for _ in range(TENANTS * WAITING):
             self._submit()
@@ -74,6 +80,8 @@ class Scene:
             lease = self._claim()
             job_end.complete(lease_ulid=lease.lease_ulid, worker=self.worker, exit_code=0, result={})
             self.ended += 1
+            if self.ended % JOBS_A_ROUND == 0:  # the one task of the scheduler process that these pages depend on
+                self.generations.renew()
 
     def pages(self) -> int:
         """Return the median of the pages that a claim reads."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import factory
 
-from leases.models import Lane, Limit, LimitKind
+from leases.models import LaneHead, LaneQueue, Limit, LimitKind, QueueHead
 from leases.scheduling.claims import Offer
 from leases.scheduling.lanes import LaneUpdates, get_lane
 from leases.scheduling.limits import ALL_TYPES, LimitTarget
@@ -243,9 +243,14 @@ def demanding(job: Job, **columns: Any) -> None:
         setattr(job, name, value)
     job.lane_id = get_lane(job)
     job.save(update_fields=[*columns, "lane_id"])
-    Lane.objects.update(head_id=None, head_at=None)
+    LaneHead.objects.update(head_id=None, head_at=None)
     waiting = Job.objects.queued().values_list("pk", "lane_id", "created_at")
     write_changes(Changes(), lanes=LaneUpdates(entered=list(waiting)))
+
+
+def queue_head(**key: Any) -> QueueHead:
+    """Return the head of the only queue with these columns."""
+    return QueueHead.objects.get(queue_id=LaneQueue.objects.get(**key).pk)
 
 
 def offer(worker: Worker, **changes: Any) -> Offer:

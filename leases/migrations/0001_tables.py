@@ -57,6 +57,31 @@ class Migration(migrations.Migration):
                 ('source_address', models.CharField(blank=True, help_text='Where its jobs are limited by it.', max_length=45)),
                 ('concurrency_key', models.CharField(blank=True, max_length=200)),
                 ('limits', django.contrib.postgres.fields.ArrayField(base_field=models.IntegerField(), default=list, size=None)),
+            ],
+            options={
+                'db_table': 'lanes',
+                'constraints': [models.UniqueConstraint(fields=('queue_id', 'project_slug', 'source_address', 'concurrency_key'), name='one_lane')],
+            },
+        ),
+        migrations.CreateModel(
+            name='LaneGeneration',
+            fields=[
+                ('number', models.IntegerField(primary_key=True, serialize=False)),
+                ('oldest', models.IntegerField()),
+                ('began_at', models.BigIntegerField()),
+            ],
+            options={
+                'db_table': 'lane_generations',
+            },
+        ),
+        migrations.CreateModel(
+            name='LaneHead',
+            fields=[
+                ('pk', models.CompositePrimaryKey('lane_id', 'version', blank=True, editable=False, primary_key=True, serialize=False)),
+                ('lane_id', models.IntegerField()),
+                ('version', models.BigIntegerField(default=0)),
+                ('generation', models.IntegerField(default=0)),
+                ('queue_id', models.IntegerField()),
                 ('head_id', models.BigIntegerField(null=True)),
                 ('head_at', models.DateTimeField(null=True)),
                 ('scan_from', models.BigIntegerField(default=9223372036854775807)),
@@ -65,9 +90,8 @@ class Migration(migrations.Migration):
                 ('idle_since', models.DateTimeField(help_text='Empty at least since then; see `prune_idle_lanes`.', null=True)),
             ],
             options={
-                'db_table': 'lanes',
-                'indexes': [models.Index(condition=models.Q(('blocked_by__isnull', True), ('head_id__isnull', False)), fields=['queue_id', 'head_at', 'head_id'], name='lanes_to_serve'), models.Index(condition=models.Q(('blocked_by__isnull', False)), fields=['blocked_by'], name='lanes_blocked'), models.Index(condition=models.Q(('eligible_at__isnull', False)), fields=['eligible_at'], name='lanes_due')],
-                'constraints': [models.UniqueConstraint(fields=('queue_id', 'project_slug', 'source_address', 'concurrency_key'), name='one_lane')],
+                'db_table': 'lane_heads',
+                'indexes': [models.Index(condition=models.Q(('blocked_by__isnull', True), ('head_id__isnull', False)), fields=['queue_id', 'generation', 'head_at', 'head_id'], name='lane_heads_to_serve'), models.Index(condition=models.Q(('blocked_by__isnull', False)), fields=['blocked_by'], name='lane_heads_blocked'), models.Index(condition=models.Q(('eligible_at__isnull', False)), fields=['eligible_at'], name='lane_heads_due')],
             },
         ),
         migrations.CreateModel(
@@ -91,6 +115,23 @@ class Migration(migrations.Migration):
                 ('org_slug', models.CharField(max_length=63)),
                 ('priority', models.IntegerField()),
                 ('limits', django.contrib.postgres.fields.ArrayField(base_field=models.IntegerField(), default=list, size=None)),
+                ('id', models.AutoField(primary_key=True, serialize=False)),
+            ],
+            options={
+                'db_table': 'lane_queues',
+                'indexes': [models.Index(fields=['org_slug', 'pool'], name='lane_queues_of_organization')],
+                'constraints': [models.UniqueConstraint(fields=('pool', 'profile_id', 'org_slug', 'priority'), name='one_lane_queue')],
+            },
+        ),
+        migrations.CreateModel(
+            name='QueueHead',
+            fields=[
+                ('pk', models.CompositePrimaryKey('queue_id', 'version', blank=True, editable=False, primary_key=True, serialize=False)),
+                ('queue_id', models.IntegerField()),
+                ('version', models.BigIntegerField(default=0)),
+                ('generation', models.IntegerField(default=0)),
+                ('pool', models.CharField(max_length=63)),
+                ('profile_id', models.IntegerField()),
                 ('head_id', models.BigIntegerField(null=True)),
                 ('head_at', models.DateTimeField(null=True)),
                 ('tier', models.IntegerField()),
@@ -98,12 +139,10 @@ class Migration(migrations.Migration):
                 ('served_at', models.DateTimeField(null=True)),
                 ('blocked_by', models.IntegerField(null=True)),
                 ('eligible_at', models.DateTimeField(null=True)),
-                ('id', models.AutoField(primary_key=True, serialize=False)),
             ],
             options={
-                'db_table': 'lane_queues',
-                'indexes': [models.Index(models.F('pool'), models.F('profile_id'), models.OrderBy(models.F('tier'), descending=True), models.F('rank'), models.F('head_id'), condition=models.Q(('blocked_by__isnull', True), ('head_id__isnull', False)), name='lane_queues_to_serve'), models.Index(condition=models.Q(('blocked_by__isnull', True), ('head_id__isnull', False)), fields=['pool', 'rank'], name='lane_queues_by_rank'), models.Index(fields=['org_slug', 'pool'], name='lane_queues_of_organization'), models.Index(condition=models.Q(('eligible_at__isnull', False)), fields=['eligible_at'], name='lane_queues_due'), models.Index(condition=models.Q(('blocked_by__isnull', False)), fields=['blocked_by'], name='lane_queues_blocked')],
-                'constraints': [models.UniqueConstraint(fields=('pool', 'profile_id', 'org_slug', 'priority'), name='one_lane_queue')],
+                'db_table': 'queue_heads',
+                'indexes': [models.Index(models.F('pool'), models.F('profile_id'), models.F('generation'), models.OrderBy(models.F('tier'), descending=True), models.F('rank'), models.F('head_id'), condition=models.Q(('blocked_by__isnull', True), ('head_id__isnull', False)), name='queue_heads_to_serve'), models.Index(condition=models.Q(('blocked_by__isnull', True), ('head_id__isnull', False)), fields=['pool', 'generation', 'rank'], name='queue_heads_by_rank'), models.Index(condition=models.Q(('eligible_at__isnull', False)), fields=['eligible_at'], name='queue_heads_due'), models.Index(condition=models.Q(('blocked_by__isnull', False)), fields=['blocked_by'], name='queue_heads_blocked')],
             },
         ),
         migrations.CreateModel(
@@ -188,7 +227,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 'db_table': 'runtime_worker_leases',
-                'indexes': [models.Index(fields=['worker', 'status'], name='leases_of_worker')],
+                'indexes': [models.Index(fields=['worker', 'status', 'id'], name='leases_of_worker')],
                 'constraints': [models.UniqueConstraint(condition=models.Q(('completed_at__isnull', True)), fields=('job',), name='one_open_lease_per_job'), models.UniqueConstraint(fields=('job', 'fence'), name='one_lease_per_fence')],
             },
         ),

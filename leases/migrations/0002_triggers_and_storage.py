@@ -39,6 +39,7 @@ END $$;
 STORAGE = """
 ALTER TABLE runtime_worker_leases SET (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.01);
 DROP INDEX runtime_worker_leases_lease_ulid_a348afaf_like;
+CREATE SEQUENCE lane_versions;
 ALTER SEQUENCE lanes_id_seq CYCLE;
 ALTER SEQUENCE lane_queues_id_seq CYCLE;
 ALTER SEQUENCE lane_limits_id_seq CYCLE;

@@ -1,7 +1,7 @@
 """Models of leases, lanes, limits, breakers and submit quotas."""
 
 from leases.models.breakers import Breaker, BreakerState
-from leases.models.lanes import Lane, LaneProfile, LaneQueue, LaneShare
+from leases.models.lanes import Lane, LaneGeneration, LaneHead, LaneProfile, LaneQueue, LaneShare, QueueHead
 from leases.models.lease import Lease
 from leases.models.limits import Limit, LimitKind, LimitScope, LimitSlot
 from leases.models.quotas import SubmitQuota
@@ -10,6 +10,8 @@ __all__ = [
     "Breaker",
     "BreakerState",
     "Lane",
+    "LaneGeneration",
+    "LaneHead",
     "LaneProfile",
     "LaneQueue",
     "LaneShare",
@@ -18,5 +20,6 @@ __all__ = [
     "LimitKind",
     "LimitScope",
     "LimitSlot",
+    "QueueHead",
     "SubmitQuota",
 ]

@@ -84,7 +84,7 @@ class Lease(models.Model):
         ]
         indexes = [
             # The claim: the open leases of a worker. Its page in the admin: all of them (document 000).
-            models.Index(fields=["worker", "status"], name="leases_of_worker"),
+            models.Index(fields=["worker", "status", "id"], name="leases_of_worker"),
         ]
 
     def __str__(self) -> str:

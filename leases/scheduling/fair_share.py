@@ -64,10 +64,14 @@ def disable_fair_share(pool: str) -> None:
 def _recompute_ranks(pool: str) -> None:
     with connection.cursor() as cursor:
         cursor.execute(
-            """UPDATE lane_queues q
-                  SET served_at = NULL, rank = coalesce(queue_rank(q.pool, q.org_slug, q.head_at), q.rank),
-                      tier = queue_tier(q.pool, q.priority, q.head_at, NULL)
-                FROM (SELECT id FROM lane_queues WHERE pool = %s ORDER BY id FOR NO KEY UPDATE) mine
-               WHERE q.id = mine.id""",
+            "SELECT lock_queue_heads(ARRAY(SELECT id::bigint FROM lane_queues WHERE pool = %s))",
+            [pool],
+        )
+        cursor.execute(
+            """UPDATE queue_heads h
+                  SET version = nextval('lane_versions'), served_at = NULL,
+                      rank = coalesce(queue_rank(q.pool, q.org_slug, h.head_at), h.rank),
+                      tier = queue_tier(q.pool, q.priority, h.head_at, NULL)
+                FROM lane_queues q WHERE q.pool = %s AND h.queue_id = q.id""",
             [pool],
         )

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from django.db import connection
 
 from leases.advisory_locks import JOBS_OF_ADDRESS, QUEUES_OF_ORGANIZATION, advisory_xact_lock
-from leases.models import Lane, LaneProfile, LaneQueue, LimitKind, LimitScope
+from leases.models import Lane, LaneHead, LaneProfile, LaneQueue, LimitKind, LimitScope, QueueHead
 from leases.scheduling import submit_quotas
 from leases.scheduling.fair_share import ensure_share
 from leases.scheduling.limit_attachment import limits_for_lane, limits_for_queue
@@ -131,7 +131,9 @@ def _create_lane(job: Job) -> int:
     _ensure_limit(LimitTarget(LimitScope.KEY, job.org_slug, job.concurrency_key), LimitKind.CONCURRENCY)
     attributes = {"project_slug": job.project_slug} | key
     limits = limits_for_lane(org_slug=job.org_slug, **attributes)
-    lane, _ = get_or_create(Lane, queue_id=queue.pk, **attributes, defaults={"limits": limits})
+    lane, is_new = get_or_create(Lane, queue_id=queue.pk, **attributes, defaults={"limits": limits})
+    if is_new:
+        LaneHead.objects.create(lane_id=lane.pk, queue_id=queue.pk)
     return lane.pk
 
 
@@ -141,7 +143,9 @@ def _get_or_create_queue(job: Job) -> LaneQueue:
     )
     attributes = {"pool": job.pool, "profile_id": profile.pk, "org_slug": job.org_slug, "priority": job.priority}
     limits = limits_for_queue(org_slug=job.org_slug, job_type=job.job_type, priority=job.priority)
-    queue, _ = get_or_create(LaneQueue, **attributes, defaults={"tier": job.priority, "limits": limits})
+    queue, is_new = get_or_create(LaneQueue, **attributes, defaults={"limits": limits})
+    if is_new:
+        QueueHead.objects.create(queue_id=queue.pk, pool=job.pool, profile_id=profile.pk, tier=job.priority)
     return queue
 
 

@@ -75,8 +75,8 @@ def _notify_affected_pools(queues: list[int], lanes: list[int]) -> None:
     """Notify pools after the commit: claims skip queues whose advisory lock is taken, and may have found nothing."""
     with connection.cursor() as cursor:
         cursor.execute(
-            """SELECT pg_notify('lanes', pool) FROM (SELECT DISTINCT pool FROM lane_queues WHERE head_id IS NOT NULL
-                  AND (id = ANY (%s) OR id IN (SELECT queue_id FROM lanes WHERE id = ANY (%s)))) q""",
+            """SELECT pg_notify('lanes', pool) FROM (SELECT DISTINCT pool FROM queue_heads WHERE head_id IS NOT NULL
+                  AND (queue_id = ANY (%s) OR queue_id IN (SELECT queue_id FROM lanes WHERE id = ANY (%s)))) q""",
             [queues, lanes],
         )
 

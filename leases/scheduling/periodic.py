@@ -10,7 +10,7 @@ _NOTIFY_THROTTLED_POOLS = """
 SELECT pg_notify('lanes', pool) FROM (
     SELECT DISTINCT q.pool
       FROM lane_limits m
-      JOIN lane_queues q ON m.scope = 'job_type' OR q.pool = m.key
+      JOIN queue_heads q ON m.scope = 'job_type' OR q.pool = m.key
       JOIN lane_profiles p ON p.id = q.profile_id AND (m.scope = 'pool' OR p.job_type = m.key)
      WHERE m.scope IN ('pool', 'job_type') AND m.org_slug = '' AND m.per_hour IS NOT NULL
        AND q.head_id IS NOT NULL AND q.blocked_by IS NULL
@@ -18,8 +18,8 @@ SELECT pg_notify('lanes', pool) FROM (
        AND NOT EXISTS (SELECT FROM lane_limits paused WHERE paused.scope = m.scope AND paused.org_slug = ''
                           AND paused.key = m.key AND paused.kind = 'pause')) AS open"""
 _NEXT_DUE = """
-SELECT extract(epoch FROM least((SELECT min(eligible_at) FROM lanes WHERE eligible_at IS NOT NULL),
-                                (SELECT min(eligible_at) FROM lane_queues WHERE eligible_at IS NOT NULL))
+SELECT extract(epoch FROM least((SELECT min(eligible_at) FROM lane_heads WHERE eligible_at IS NOT NULL),
+                                (SELECT min(eligible_at) FROM queue_heads WHERE eligible_at IS NOT NULL))
                           - clock_timestamp())::float8"""
 
 

@@ -5,7 +5,8 @@
 -- Advisory locks and the order of all locks: leases/advisory_locks.py. Lock keys have 32 bits, ids 64: `id & 2147483647`.
 -- Settings of the functions: plans are generic, because an array argument makes PL/pgSQL plan anew at each call, which
 -- cost more than the statements themselves. Sequential scans, hash joins and merge joins are off because statistics of
--- small, busy tables are stale: a plan for ten rows meets ten thousand.
+-- small, busy tables are stale: a plan for ten rows meets ten thousand. Bitmap scans are off because they read all versions
+-- of a head, and not the newest first.
 
 -- Returns the SHA-256 of an event as runtime_jobs/events.py computes it: of the canonical JSON of the row, keys sorted.
 -- p_payload: canonical JSON. The events of a claim have an empty payload, so each caller passes '{}'; nothing here makes
@@ -56,6 +57,7 @@ DECLARE
     position_id bigint;
     next_id bigint;
     next_at timestamptz;
+    generation_now integer := newest_generation();
     changed_queues bigint[] := '{}';
     queues bigint[];
     the_queue bigint;
@@ -81,20 +83,23 @@ BEGIN
         END LOOP;
     END IF;
     FOR item IN
-        SELECT visited.lane, visited.jobs, visited.last_job, visited.full_limit, l.queue_id, l.head_id, l.scan_from,
-               next.id AS next_id, next.created_at AS next_at
+        SELECT visited.lane, visited.jobs, visited.last_job, visited.full_limit, l.version, l.queue_id, l.head_id,
+               l.scan_from, next.id AS next_id, next.created_at AS next_at
           FROM unnest(p_lanes, p_found, p_last_jobs, p_lane_limits) AS visited(lane, jobs, last_job, full_limit)
-          JOIN lanes l ON l.id = visited.lane
+         CROSS JOIN LATERAL (
+            SELECT h.* FROM lane_heads h WHERE h.lane_id = visited.lane ORDER BY h.version DESC LIMIT 1) l
           LEFT JOIN LATERAL (
             SELECT j.id, j.created_at FROM runtime_jobs j
-             WHERE j.lane_id = l.id AND j.state = 'queued' AND j.id >= l.scan_from ORDER BY j.id LIMIT 1) next ON true
+             WHERE j.lane_id = l.lane_id AND j.state = 'queued' AND j.id >= l.scan_from ORDER BY j.id LIMIT 1) next ON true
          ORDER BY visited.lane
     LOOP
         IF item.full_limit IS NOT NULL THEN
             changed_queues := changed_queues || item.queue_id::bigint;
-            UPDATE lanes
-               SET blocked_by = item.full_limit, eligible_at = full_until[array_position(full_limits, item.full_limit)]
-             WHERE id = item.lane AND blocked_by IS NULL AND item.full_limit = ANY (full_limits);
+            UPDATE lane_heads
+               SET version = nextval('lane_versions'), blocked_by = item.full_limit,
+                   eligible_at = full_until[array_position(full_limits, item.full_limit)]
+             WHERE lane_id = item.lane AND version >= item.version AND blocked_by IS NULL
+               AND item.full_limit = ANY (full_limits);
             CONTINUE;
         END IF;
         CONTINUE WHEN NOT pg_try_advisory_xact_lock(9, (item.lane & 2147483647)::integer);
@@ -107,14 +112,20 @@ BEGIN
         -- would wait for the commit of a claim. Never, and scans would pass all the jobs that the lane ever had.
         IF (item.jobs = 0 OR item.jobs >= 16 OR hashint8(item.last_job) & 15 = 0)
            AND pg_try_advisory_xact_lock(7, (item.lane & 2147483647)::integer) THEN
-            SELECT l.scan_from INTO position_id FROM lanes l WHERE l.id = item.lane;
+            SELECT l.scan_from INTO position_id FROM lane_heads l
+             WHERE l.lane_id = item.lane ORDER BY l.version DESC LIMIT 1;
             SELECT j.id, j.created_at INTO next_id, next_at FROM runtime_jobs j
              WHERE j.lane_id = item.lane AND j.state = 'queued' AND j.id >= position_id ORDER BY j.id LIMIT 1;
-            UPDATE lanes SET head_id = next_id, head_at = next_at, scan_from = coalesce(next_id, 9223372036854775807)
-             WHERE id = item.lane;
+            UPDATE lane_heads
+               SET version = nextval('lane_versions'), generation = generation_now, head_id = next_id, head_at = next_at,
+                   scan_from = coalesce(next_id, 9223372036854775807)
+             WHERE lane_id = item.lane AND version >= item.version;
         ELSIF item.next_id IS NOT NULL THEN
-            UPDATE lanes SET head_id = item.next_id, head_at = item.next_at
-             WHERE id = item.lane AND head_id = item.head_id AND scan_from = item.scan_from;
+            UPDATE lane_heads
+               SET version = nextval('lane_versions'), generation = generation_now,
+                   head_id = item.next_id, head_at = item.next_at
+             WHERE lane_id = item.lane AND version >= item.version
+               AND head_id = item.head_id AND scan_from = item.scan_from;
         ELSE
             CONTINUE;
         END IF;
@@ -132,28 +143,14 @@ BEGIN
     FOREACH the_queue IN ARRAY queues LOOP
         full_limit := p_queue_limits[array_position(p_full_queues, the_queue)];
         IF full_limit = ANY (full_limits) THEN
-            UPDATE lane_queues
-               SET blocked_by = full_limit, eligible_at = full_until[array_position(full_limits, full_limit)]
-             WHERE id = the_queue AND blocked_by IS NULL;
+            UPDATE queue_heads
+               SET version = nextval('lane_versions'), blocked_by = full_limit,
+                   eligible_at = full_until[array_position(full_limits, full_limit)]
+             WHERE queue_id = the_queue AND blocked_by IS NULL
+               AND version >= (SELECT max(n.version) FROM queue_heads n WHERE n.queue_id = the_queue);
         END IF;
-        CONTINUE WHEN the_queue <> ALL (changed_queues);
-        -- Brings the queue in line with its lanes: the head is the oldest job of a lane that may be served.
-        UPDATE lane_queues q
-           SET head_id = head.head_id, head_at = head.head_at,
-               rank = queue_rank(q.pool, q.org_slug, head.head_at),
-               tier = queue_tier(q.pool, q.priority, head.head_at, q.served_at)
-          FROM (SELECT l.head_id, l.head_at FROM lanes l
-                 WHERE l.queue_id = the_queue AND l.head_id IS NOT NULL AND l.blocked_by IS NULL
-                 ORDER BY l.head_at, l.head_id LIMIT 1) head
-         WHERE q.id = the_queue AND q.head_id IS NOT NULL AND q.head_id <> head.head_id;
-        CONTINUE WHEN FOUND;
-        PERFORM FROM lanes l
-          WHERE l.queue_id = the_queue AND l.head_id IS NOT NULL AND l.blocked_by IS NULL LIMIT 1;
-        IF NOT FOUND AND pg_try_advisory_xact_lock(6, (the_queue & 2147483647)::integer) THEN
-            UPDATE lane_queues q SET head_id = NULL, head_at = NULL
-             WHERE q.id = the_queue AND q.head_id IS NOT NULL
-               AND NOT EXISTS (SELECT FROM lanes l WHERE l.queue_id = q.id
-                                AND l.head_id IS NOT NULL AND l.blocked_by IS NULL);
+        IF the_queue = ANY (changed_queues) THEN
+            PERFORM refresh_queue_head(the_queue);
         END IF;
     END LOOP;
 END $$;
@@ -277,7 +274,8 @@ CREATE OR REPLACE FUNCTION claim(
     p_now timestamptz
 ) RETURNS TABLE (outcome text, claimant text, lease runtime_worker_leases, job runtime_jobs)
 LANGUAGE plpgsql
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
     max_attempts CONSTANT integer := 16;
@@ -287,6 +285,7 @@ DECLARE
     names text[] := array_fill(NULL::text, ARRAY[cardinality(p_workers)]);
     numbers integer[] := array_fill(0, ARRAY[cardinality(p_workers)]);
     number integer;
+    oldest_lease bigint;
     claimants integer := 0;  -- workers that may get a job
     served integer;  -- those that got one
     free integer[];  -- slots
@@ -341,10 +340,17 @@ BEGIN
         CONTINUE WHEN worker.state <> 'active';
         -- Leases of replaced processes count until they end: else a worker could claim its capacity again with each
         -- session. An expired lease does not count, even before the scheduler ends it: nothing can renew it.
-        number := least(p_max_jobs, worker.capacity - (
-            SELECT count(*) FROM runtime_worker_leases o
-             WHERE o.worker_id = worker.worker_id AND o.status = 'open'
-               AND o.expires_at > coalesce(p_now, clock_timestamp())));
+        SELECT worker.capacity - count(*), min(o.id) INTO number, oldest_lease FROM runtime_worker_leases o
+         WHERE o.worker_id = worker.worker_id AND o.status = 'open' AND o.id >= worker.leases_from
+           AND o.expires_at > coalesce(p_now, clock_timestamp());
+        -- One claim in 64 raises the bound of these leases, so that others do not read the versions of all that have
+        -- ended. A later lease gets a higher id: only claims make leases of this worker, under the lock of its row.
+        IF random() < 1.0 / 64 THEN
+            UPDATE workers_worker
+               SET leases_from = coalesce(oldest_lease, (SELECT last_value FROM runtime_worker_leases_id_seq))
+             WHERE id = worker.id;
+        END IF;
+        number := least(p_max_jobs, number);
         CONTINUE WHEN number < 1;
         names[place] := worker.worker_id;
         numbers[place] := number;
@@ -367,18 +373,21 @@ BEGIN
     -- 2. Jobs and slots. Absences are only collected here; finalize_claim reads them again and records them.
     <<queues>>
     FOR queue_attempt IN 1..max_attempts LOOP
-        SELECT best.* INTO the_queue
-          FROM unnest(profiles) AS matching(profile)
-         CROSS JOIN LATERAL (
-            SELECT q.id, q.profile_id, q.priority, q.tier, q.rank, q.head_id
-              FROM lane_queues q
-             WHERE q.pool = p_pool AND q.profile_id = matching.profile
-               AND q.head_id IS NOT NULL AND q.blocked_by IS NULL AND q.id <> ALL (seen_queues)
-             ORDER BY q.tier DESC, q.rank, q.head_id
-             LIMIT 1) best
-         WHERE matching.profile <> ALL (closed_profiles)
-         ORDER BY best.tier DESC, best.rank, best.head_id
-         LIMIT 1;
+        SELECT chosen.queue_id AS id, chosen.profile_id, k.priority INTO the_queue
+          FROM (SELECT best.*
+                  FROM unnest(profiles) AS matching(profile)
+                 CROSS JOIN unnest(live_generations()) AS live(generation)
+                 CROSS JOIN LATERAL (
+                    SELECT q.queue_id, q.profile_id, q.tier, q.rank, q.head_id
+                      FROM queue_heads q
+                     WHERE q.pool = p_pool AND q.profile_id = matching.profile AND q.generation = live.generation
+                       AND q.head_id IS NOT NULL AND q.blocked_by IS NULL AND q.queue_id <> ALL (seen_queues)
+                     ORDER BY q.tier DESC, q.rank, q.head_id
+                     LIMIT 1) best
+                 WHERE matching.profile <> ALL (closed_profiles)
+                 ORDER BY best.tier DESC, best.rank, best.head_id
+                 LIMIT 1) chosen
+          JOIN lane_queues k ON k.id = chosen.queue_id;
         exhausted := FOUND;
         EXIT WHEN NOT exhausted;
         seen_queues := seen_queues || the_queue.id::bigint;
@@ -395,14 +404,21 @@ BEGIN
         <<lanes>>
         FOR lane_attempt IN 1..max_attempts LOOP
             -- The limits of the queue are read after lock 5.
-            SELECT l.id, l.limits::bigint[] AS limits, l.scan_from, l.source_address,
+            SELECT l.id, l.limits::bigint[] AS limits, chosen.scan_from, l.source_address,
                    (SELECT q.limits::bigint[] FROM lane_queues q WHERE q.id = the_queue.id) AS queue_limits
               INTO the_lane
-              FROM lanes l
-             WHERE l.queue_id = the_queue.id AND l.head_id IS NOT NULL AND l.blocked_by IS NULL
-               AND l.id <> ALL (lanes_seen)
-             ORDER BY l.head_at, l.head_id
-             LIMIT 1;
+              FROM (SELECT best.*
+                      FROM unnest(live_generations()) AS live(generation)
+                     CROSS JOIN LATERAL (
+                        SELECT h.lane_id, h.scan_from, h.head_at, h.head_id
+                          FROM lane_heads h
+                         WHERE h.queue_id = the_queue.id AND h.generation = live.generation
+                           AND h.head_id IS NOT NULL AND h.blocked_by IS NULL AND h.lane_id <> ALL (lanes_seen)
+                         ORDER BY h.head_at, h.head_id
+                         LIMIT 1) best
+                     ORDER BY best.head_at, best.head_id
+                     LIMIT 1) chosen
+              JOIN lanes l ON l.id = chosen.lane_id;
             EXIT WHEN NOT FOUND;
             lanes_seen := lanes_seen || the_lane.id::bigint;
             lanes_found := lanes_found || 0;
@@ -475,8 +491,8 @@ BEGIN
     served := CASE claimants WHEN 1 THEN least(cardinality(jobs), 1)
                    ELSE (SELECT count(DISTINCT (slot - 1) / p_max_jobs) FROM unnest(slots) AS taken(slot)) END;
     IF served < claimants THEN
-        is_due := EXISTS (SELECT FROM lane_queues q WHERE q.eligible_at <= clock_timestamp())
-            OR EXISTS (SELECT FROM lanes l WHERE l.eligible_at <= clock_timestamp());
+        is_due := EXISTS (SELECT FROM queue_heads q WHERE q.eligible_at <= clock_timestamp())
+            OR EXISTS (SELECT FROM lane_heads l WHERE l.eligible_at <= clock_timestamp());
         IF is_due OR missed OR exhausted THEN
             RETURN QUERY SELECT 'again'::text, NULL::text, NULL::runtime_worker_leases, NULL::runtime_jobs;
         END IF;

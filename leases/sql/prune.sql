@@ -20,9 +20,12 @@ BEGIN
            coalesce(array_agg(id::bigint ORDER BY id) FILTER (
                WHERE head_id IS NULL AND blocked_by IS NULL AND idle_since <= clock_timestamp() - p_idle), '{}')
       INTO next_after, newly_idle, candidates
-      FROM (SELECT * FROM lanes WHERE id > p_after ORDER BY id LIMIT p_max_rows) batch;
-    UPDATE lanes SET idle_since = clock_timestamp()
-     WHERE id IN (SELECT id FROM lanes WHERE id = ANY (newly_idle) AND head_id IS NULL FOR NO KEY UPDATE SKIP LOCKED);
+      FROM (SELECT id FROM lanes WHERE id > p_after ORDER BY id LIMIT p_max_rows) batch
+     CROSS JOIN LATERAL (SELECT * FROM lane_heads h WHERE h.lane_id = batch.id ORDER BY h.version DESC LIMIT 1) head;
+    UPDATE lane_heads l SET version = nextval('lane_versions'), idle_since = clock_timestamp()
+      FROM (SELECT lane_id, version FROM lane_heads
+             WHERE lane_id = ANY (newly_idle) AND head_id IS NULL FOR NO KEY UPDATE SKIP LOCKED) idle
+     WHERE l.lane_id = idle.lane_id AND l.version = idle.version;
     FOREACH lane IN ARRAY candidates LOOP
         IF pg_try_advisory_xact_lock(7, (lane & 2147483647)::integer) THEN
             locked := locked || lane;
@@ -32,17 +35,22 @@ BEGIN
     IF locked = '{}' THEN
         RETURN;
     END IF;
-    DELETE FROM lanes WHERE id IN (
-        SELECT l.id FROM lanes l
-         WHERE l.id = ANY (locked) AND l.head_id IS NULL AND l.blocked_by IS NULL
+    WITH idle AS (
+        SELECT l.lane_id, l.version FROM lane_heads l
+         WHERE l.lane_id = ANY (locked) AND l.head_id IS NULL AND l.blocked_by IS NULL
            AND l.idle_since <= clock_timestamp() - p_idle
-           AND NOT EXISTS (SELECT FROM runtime_jobs j WHERE j.lane_id = l.id AND j.state = 'queued')
-           AND l.id <> ALL (ARRAY(SELECT DISTINCT j.lane_id FROM runtime_jobs j
+           AND NOT EXISTS (SELECT FROM runtime_jobs j WHERE j.lane_id = l.lane_id AND j.state = 'queued')
+           AND l.lane_id <> ALL (ARRAY(SELECT DISTINCT j.lane_id FROM runtime_jobs j
                 WHERE j.state IN ('leased', 'starting', 'checking_out', 'executing', 'uploading')
                   AND j.lane_id = ANY (locked)))
-           AND l.id <> ALL (ARRAY(SELECT DISTINCT j.lane_id FROM runtime_jobs j
+           AND l.lane_id <> ALL (ARRAY(SELECT DISTINCT j.lane_id FROM runtime_jobs j
                 WHERE j.state = 'blocked' AND j.lane_id = ANY (locked)))
-         FOR UPDATE SKIP LOCKED);
+         FOR UPDATE SKIP LOCKED
+    ), headless AS (
+        DELETE FROM lane_heads l USING idle WHERE l.lane_id = idle.lane_id AND l.version = idle.version
+        RETURNING l.lane_id
+    )
+    DELETE FROM lanes WHERE id IN (SELECT lane_id FROM headless);
     GET DIAGNOSTICS pruned = ROW_COUNT;
 END $$;
 
@@ -59,7 +67,8 @@ BEGIN
     FOR item IN
         SELECT q.id::bigint AS id, hashtext(q.org_slug) AS org
           FROM (SELECT * FROM lane_queues WHERE id > p_after ORDER BY id LIMIT p_max_rows) q
-         WHERE q.head_id IS NULL AND q.blocked_by IS NULL
+         CROSS JOIN LATERAL (SELECT * FROM queue_heads h WHERE h.queue_id = q.id ORDER BY h.version DESC LIMIT 1) head
+         WHERE head.head_id IS NULL AND head.blocked_by IS NULL
            AND NOT EXISTS (SELECT FROM lanes l WHERE l.queue_id = q.id) ORDER BY q.id
     LOOP
         IF pg_try_advisory_xact_lock(4, item.org)
@@ -67,11 +76,16 @@ BEGIN
             locked := locked || item.id;
         END IF;
     END LOOP;
-    DELETE FROM lane_queues WHERE id IN (
-        SELECT q.id FROM lane_queues q
-         WHERE q.id = ANY (locked) AND q.head_id IS NULL AND q.blocked_by IS NULL
-           AND NOT EXISTS (SELECT FROM lanes l WHERE l.queue_id = q.id)
-         FOR UPDATE SKIP LOCKED);
+    WITH empty AS (
+        SELECT q.queue_id, q.version FROM queue_heads q
+         WHERE q.queue_id = ANY (locked) AND q.head_id IS NULL AND q.blocked_by IS NULL
+           AND NOT EXISTS (SELECT FROM lanes l WHERE l.queue_id = q.queue_id)
+         FOR UPDATE SKIP LOCKED
+    ), headless AS (
+        DELETE FROM queue_heads q USING empty WHERE q.queue_id = empty.queue_id AND q.version = empty.version
+        RETURNING q.queue_id
+    )
+    DELETE FROM lane_queues WHERE id IN (SELECT queue_id FROM headless);
     GET DIAGNOSTICS pruned = ROW_COUNT;
 END $$;
 

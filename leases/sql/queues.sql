@@ -38,7 +38,7 @@ END $$;
 -- earns no claim. The first three turns come before that (lead), so that an organization with few jobs does not wait for
 -- one that always has some. An organization that returns again has used up its lead, or gets no more than the rest of it.
 CREATE OR REPLACE FUNCTION raise_share_floor(p_queues bigint[]) RETURNS void
-LANGUAGE plpgsql SET enable_seqscan = off AS $$
+LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
     item record;
     floor_served float;
@@ -46,12 +46,23 @@ BEGIN
     FOR item IN
         SELECT DISTINCT s.id, s.pool FROM lane_queues q JOIN lane_shares s USING (pool, org_slug)
          WHERE q.id = ANY (p_queues) AND NOT EXISTS (
-            SELECT FROM lane_queues other WHERE other.pool = s.pool AND other.org_slug = s.org_slug
-               AND other.head_id IS NOT NULL AND other.blocked_by IS NULL)
+            SELECT FROM lane_queues other
+             CROSS JOIN LATERAL (
+                SELECT h.head_id, h.blocked_by FROM queue_heads h
+                 WHERE h.queue_id = other.id ORDER BY h.version DESC LIMIT 1) head
+             WHERE other.pool = s.pool AND other.org_slug = s.org_slug
+               AND head.head_id IS NOT NULL AND head.blocked_by IS NULL)
          ORDER BY s.id
     LOOP
-        SELECT s.served INTO floor_served FROM lane_queues q JOIN lane_shares s USING (pool, org_slug)
-         WHERE q.pool = item.pool AND q.head_id IS NOT NULL AND q.blocked_by IS NULL ORDER BY q.rank LIMIT 1;
+        SELECT s.served INTO floor_served
+          FROM (SELECT best.* FROM unnest(live_generations()) AS live(generation)
+                 CROSS JOIN LATERAL (
+                    SELECT q.queue_id, q.rank FROM queue_heads q
+                     WHERE q.pool = item.pool AND q.generation = live.generation
+                       AND q.head_id IS NOT NULL AND q.blocked_by IS NULL
+                     ORDER BY q.rank LIMIT 1) best
+                 ORDER BY best.rank LIMIT 1) least_served
+          JOIN lane_queues k ON k.id = least_served.queue_id JOIN lane_shares s USING (pool, org_slug);
         UPDATE lane_shares SET served = floor_served, lead = 3 WHERE id = item.id AND served < floor_served;
     END LOOP;
 END $$;
@@ -60,7 +71,7 @@ END $$;
 -- later, and their wait begins again. Without shares nothing is done.
 -- p_lanes and p_found run parallel. p_queues: queues that the caller writes next; all are locked here, in order.
 CREATE OR REPLACE FUNCTION charge_shares(p_lanes bigint[], p_found integer[], p_queues bigint[]) RETURNS void
-LANGUAGE plpgsql SET enable_seqscan = off AS $$
+LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
     charged bigint[];
     served_queues bigint[];
@@ -81,53 +92,30 @@ BEGIN
     IF charged IS NULL THEN
         RETURN;
     END IF;
-    PERFORM FROM lane_queues
-      WHERE id = ANY (p_queues)
-         OR id IN (SELECT queue_id FROM lanes WHERE id = ANY (p_lanes))
-         OR id IN (SELECT q.id FROM lane_queues q JOIN lane_shares s USING (pool, org_slug) WHERE s.id = ANY (charged))
-      ORDER BY id FOR NO KEY UPDATE;
+    PERFORM lock_queue_heads(p_queues
+        || ARRAY(SELECT queue_id::bigint FROM lanes WHERE id = ANY (p_lanes))
+        || ARRAY(SELECT q.id::bigint FROM lane_queues q JOIN lane_shares s USING (pool, org_slug)
+                  WHERE s.id = ANY (charged)));
     SELECT array_agg(l.queue_id) INTO served_queues
       FROM unnest(p_lanes, p_found) AS visited(lane, jobs) JOIN lanes l ON l.id = visited.lane WHERE visited.jobs > 0;
-    UPDATE lane_queues q
-       SET rank = s.served - s.lead,
-           served_at = CASE WHEN q.id = ANY (served_queues) THEN clock_timestamp() ELSE q.served_at END,
-           tier = CASE WHEN q.id = ANY (served_queues) THEN q.priority ELSE q.tier END
-      FROM lane_shares s
-     WHERE s.id = ANY (charged) AND q.pool = s.pool AND q.org_slug = s.org_slug AND q.head_id IS NOT NULL;
-END $$;
-
--- Brings queues in line with their lanes: the head is the oldest job of a lane that may be served. "Nothing to serve" is
--- recorded only under lock 6, tried, after a second read.
-CREATE OR REPLACE FUNCTION refresh_queue_heads(p_queues bigint[]) RETURNS void
-LANGUAGE plpgsql SET enable_seqscan = off AS $$
-DECLARE
-    item record;
-    head record;
-BEGIN
-    FOR item IN SELECT DISTINCT q AS id FROM unnest(p_queues) AS q ORDER BY q LOOP
-        SELECT head_id, head_at INTO head FROM lanes
-         WHERE queue_id = item.id AND head_id IS NOT NULL AND blocked_by IS NULL ORDER BY head_at, head_id LIMIT 1;
-        IF FOUND THEN
-            UPDATE lane_queues q
-               SET head_id = head.head_id, head_at = head.head_at,
-                   rank = queue_rank(q.pool, q.org_slug, head.head_at),
-                   tier = queue_tier(q.pool, q.priority, head.head_at, q.served_at)
-             WHERE q.id = item.id AND q.head_id IS NOT NULL AND q.head_id IS DISTINCT FROM head.head_id;
-        ELSIF pg_try_advisory_xact_lock(6, (item.id & 2147483647)::integer) THEN
-            UPDATE lane_queues q SET head_id = NULL, head_at = NULL
-             WHERE q.id = item.id AND q.head_id IS NOT NULL
-               AND NOT EXISTS (SELECT FROM lanes l WHERE l.queue_id = q.id
-                                AND l.head_id IS NOT NULL AND l.blocked_by IS NULL);
-        END IF;
-    END LOOP;
+    UPDATE queue_heads h
+       SET version = nextval('lane_versions'), rank = q.served - q.lead,
+           served_at = CASE WHEN h.queue_id = ANY (served_queues) THEN clock_timestamp() ELSE h.served_at END,
+           tier = CASE WHEN h.queue_id = ANY (served_queues) THEN q.priority ELSE h.tier END
+      FROM (SELECT k.id, k.priority, s.served, s.lead, newest.version
+              FROM lane_shares s JOIN lane_queues k USING (pool, org_slug)
+             CROSS JOIN LATERAL (SELECT max(n.version) AS version FROM queue_heads n WHERE n.queue_id = k.id) newest
+             WHERE s.id = ANY (charged)) q
+     WHERE h.queue_id = q.id AND h.version >= q.version AND h.head_id IS NOT NULL;
 END $$;
 
 -- Activates queues whose lanes have jobs to serve (again). Returns their pools, for callers to announce.
 -- NOTIFY takes a lock of the whole cluster until the commit is flushed. So an operation announces the pools afterwards, by
 -- a transaction of its own (docs/adr/0059). No pool is returned for a job that joins others in a lane.
 -- p_limits: limits that no longer block. p_due: those of p_queues that were blocked until a time.
+-- The caller has a transaction id: see heads.sql.
 CREATE OR REPLACE FUNCTION activate_queues(p_queues bigint[], p_limits bigint[], p_due bigint[]) RETURNS text[]
-LANGUAGE plpgsql SET enable_seqscan = off SET plan_cache_mode = force_generic_plan AS $$
+LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     item record;
     freed bigint[] := '{}';
@@ -140,29 +128,35 @@ BEGIN
     PERFORM raise_share_floor(p_queues);
     IF p_limits <> '{}' OR p_due <> '{}' THEN
         -- One statement locks the queues of both kinds in the order of keys; two statements met deadlocks.
-        SELECT coalesce(array_agg(id::bigint) FILTER (WHERE is_freed), '{}') INTO freed FROM (
-            SELECT id, blocked_by = ANY (p_limits) OR (id = ANY (p_due) AND eligible_at <= clock_timestamp()) AS is_freed
-              FROM lane_queues
-             WHERE blocked_by = ANY (p_limits) OR id = ANY (p_queues)
-             ORDER BY id FOR NO KEY UPDATE) q;
-        UPDATE lane_queues SET blocked_by = NULL, eligible_at = NULL WHERE id = ANY (freed);
-        SELECT coalesce(array_agg(DISTINCT pool::text), '{}') INTO pools
-          FROM lane_queues WHERE id = ANY (freed) AND head_id IS NOT NULL;
+        PERFORM lock_queue_heads(
+            p_queues || ARRAY(SELECT queue_id::bigint FROM queue_heads WHERE blocked_by = ANY (p_limits)));
+        WITH activated AS (
+            UPDATE queue_heads
+               SET version = nextval('lane_versions'), generation = newest_generation(),
+                   blocked_by = NULL, eligible_at = NULL
+             WHERE blocked_by = ANY (p_limits)
+                OR (queue_id = ANY (p_due) AND eligible_at <= clock_timestamp())
+            RETURNING pool, head_id)
+        SELECT coalesce(array_agg(DISTINCT pool::text), '{}') INTO pools FROM activated WHERE head_id IS NOT NULL;
     END IF;
     FOR item IN SELECT DISTINCT id FROM unnest(p_queues) AS id ORDER BY id LOOP
-        UPDATE lane_queues q
-           SET head_id = head.head_id, head_at = head.head_at,
-               rank = queue_rank(q.pool, q.org_slug, head.head_at),
-               tier = queue_tier(q.pool, q.priority, head.head_at, q.served_at)
-          FROM (SELECT head_id, head_at FROM lanes
-                 WHERE queue_id = item.id AND head_id IS NOT NULL AND blocked_by IS NULL
-                 ORDER BY head_at, head_id LIMIT 1) head
-         WHERE q.id = item.id AND (q.head_id IS NULL OR q.head_id > head.head_id)
+        UPDATE queue_heads q
+           SET version = nextval('lane_versions'), generation = newest_generation(),
+               head_id = oldest.head_id, head_at = oldest.head_at,
+               rank = queue_rank(k.pool, k.org_slug, oldest.head_at),
+               tier = queue_tier(k.pool, k.priority, oldest.head_at, q.served_at)
+          FROM lane_queues k CROSS JOIN oldest_head(item.id) AS oldest
+         WHERE k.id = item.id AND q.queue_id = item.id
+           AND q.version >= (SELECT max(n.version) FROM queue_heads n WHERE n.queue_id = item.id)
+           AND (q.head_id IS NULL OR q.head_id > oldest.head_id) AND oldest.head_id IS NOT NULL
         RETURNING CASE WHEN q.blocked_by IS NULL THEN q.pool END INTO pool_name;
         IF NOT FOUND THEN
             -- The queue has an older head. If that was claimed, or excludes workers, nothing has announced the others.
-            SELECT q.pool INTO pool_name FROM lane_queues q JOIN runtime_jobs head ON head.id = q.head_id
-             WHERE q.id = item.id AND q.blocked_by IS NULL AND (head.state <> 'queued' OR head.excluded_workers <> '{}');
+            SELECT q.pool INTO pool_name
+              FROM (SELECT h.pool, h.blocked_by, h.head_id FROM queue_heads h
+                     WHERE h.queue_id = item.id ORDER BY h.version DESC LIMIT 1) q
+              JOIN runtime_jobs head ON head.id = q.head_id
+             WHERE q.blocked_by IS NULL AND (head.state <> 'queued' OR head.excluded_workers <> '{}');
         END IF;
         IF pool_name IS NOT NULL THEN
             pools := pools || pool_name;
@@ -192,10 +186,10 @@ END $$;
 -- p_queues, p_limits: further queues to activate, and limits that no longer block. Returns the pools to announce.
 CREATE OR REPLACE FUNCTION enter_lanes(
     p_jobs bigint[], p_lanes bigint[], p_created_ats timestamptz[], p_queues bigint[], p_limits bigint[]
-) RETURNS text[] LANGUAGE plpgsql SET enable_seqscan = off SET plan_cache_mode = force_generic_plan AS $$
+) RETURNS text[] LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     item record;
-    the_queue bigint;
+    head record;
     touched bigint[] := p_queues;
     pools text[] := '{}';
     pool_name text;
@@ -209,27 +203,32 @@ BEGIN
         SELECT lane AS id, min(job) AS job, min(created_at) AS created_at
           FROM unnest(p_lanes, p_jobs, p_created_ats) AS entered(lane, job, created_at) GROUP BY lane ORDER BY lane
     LOOP
-        UPDATE lanes l
-           SET scan_from = least(l.scan_from, item.job), head_id = least(l.head_id, item.job),
-               head_at = least(l.head_at, item.created_at), idle_since = NULL
-         WHERE l.id = item.id AND (l.head_id IS NULL OR l.head_id > item.job OR l.scan_from > item.job)
-        RETURNING CASE WHEN l.blocked_by IS NULL THEN l.queue_id END INTO the_queue;
-        IF FOUND THEN
-            IF the_queue IS NOT NULL THEN
-                touched := touched || the_queue;
-            END IF;
-            CONTINUE;
-        END IF;
-        PERFORM FROM lanes WHERE id = item.id;
+        -- Under lock 7 nobody else moves the scan position, or records that the lane is empty.
+        SELECT l.version, l.queue_id::bigint, l.head_id, l.scan_from, l.blocked_by INTO head
+          FROM lane_heads l WHERE l.lane_id = item.id ORDER BY l.version DESC LIMIT 1;
         IF NOT FOUND THEN  -- as in require_lanes
             RAISE EXCEPTION 'Lane % was pruned.', item.id USING ERRCODE = 'serialization_failure';
+        END IF;
+        IF head.head_id IS NULL OR head.head_id > item.job OR head.scan_from > item.job THEN
+            UPDATE lane_heads l
+               SET version = nextval('lane_versions'), generation = newest_generation(),
+                   scan_from = least(l.scan_from, item.job), head_id = least(l.head_id, item.job),
+                   head_at = least(l.head_at, item.created_at), idle_since = NULL
+             WHERE l.lane_id = item.id AND l.version >= head.version
+            RETURNING l.blocked_by INTO head.blocked_by;
+            IF head.blocked_by IS NULL THEN
+                touched := touched || head.queue_id;
+            END IF;
+            CONTINUE;
         END IF;
         -- The job waits behind a head that was claimed or that excludes workers, or is that head, returned: the lane
         -- is among those to serve, but no worker was notified of it.
         SELECT q.pool INTO pool_name
-          FROM lanes l JOIN lane_queues q ON q.id = l.queue_id JOIN runtime_jobs head ON head.id = l.head_id
-         WHERE l.id = item.id AND l.blocked_by IS NULL AND q.blocked_by IS NULL
-           AND (head.state <> 'queued' OR head.id = item.job OR head.excluded_workers <> '{}');
+          FROM (SELECT h.pool, h.blocked_by FROM queue_heads h
+                 WHERE h.queue_id = head.queue_id ORDER BY h.version DESC LIMIT 1) q
+          JOIN runtime_jobs oldest ON oldest.id = head.head_id
+         WHERE head.blocked_by IS NULL AND q.blocked_by IS NULL
+           AND (oldest.state <> 'queued' OR oldest.id = item.job OR oldest.excluded_workers <> '{}');
         IF FOUND THEN
             pools := pools || pool_name;
         END IF;
@@ -244,13 +243,12 @@ END $$;
 -- pools to announce. p_raised: limits that have more capacity now.
 CREATE OR REPLACE FUNCTION release_and_enqueue(
     p_freed bigint[], p_jobs bigint[], p_lanes bigint[], p_created_ats timestamptz[], p_raised bigint[]
-) RETURNS text[] LANGUAGE plpgsql SET enable_seqscan = off SET plan_cache_mode = force_generic_plan AS $$
+) RETURNS text[] LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     item record;
     freed bigint[];
     lowered bigint[];
     unblocked bigint[] := '{}';
-    changed bigint[];
     touched bigint[] := '{}';
 BEGIN
     FOR item IN SELECT DISTINCT limit_id AS id FROM lane_limit_slots WHERE job_id = ANY (p_freed) ORDER BY 1 LOOP
@@ -277,11 +275,16 @@ BEGIN
     IF unblocked <> '{}' THEN
         -- The locks of enter_lanes come before those of the rows.
         PERFORM require_lanes(p_lanes);
-        SELECT coalesce(array_agg(id::bigint), '{}') INTO changed FROM lanes WHERE blocked_by = ANY (unblocked);
-        PERFORM FROM lanes WHERE id = ANY (changed || p_lanes) ORDER BY id FOR NO KEY UPDATE;
-        UPDATE lanes SET blocked_by = NULL, eligible_at = NULL WHERE blocked_by = ANY (unblocked);
+        PERFORM lock_lane_heads(
+            p_lanes || ARRAY(SELECT lane_id::bigint FROM lane_heads WHERE blocked_by = ANY (unblocked)));
+        WITH activated AS (
+            UPDATE lane_heads
+               SET version = nextval('lane_versions'), generation = newest_generation(),
+                   blocked_by = NULL, eligible_at = NULL
+             WHERE blocked_by = ANY (unblocked)
+            RETURNING queue_id, head_id)
         SELECT coalesce(array_agg(DISTINCT queue_id::bigint), '{}') INTO touched
-          FROM lanes WHERE id = ANY (changed) AND head_id IS NOT NULL AND blocked_by IS NULL;
+          FROM activated WHERE head_id IS NOT NULL;
     END IF;
     RETURN enter_lanes(p_jobs, p_lanes, p_created_ats, touched, unblocked);
 END $$;

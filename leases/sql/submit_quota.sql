@@ -11,9 +11,11 @@ CREATE OR REPLACE FUNCTION count_waiting_jobs(p_org_slug text) RETURNS integer
 LANGUAGE sql VOLATILE SET enable_seqscan = off AS $$
     SELECT ((SELECT count(*)
                FROM lane_queues q
-               JOIN lanes l ON l.queue_id = q.id AND l.head_id IS NOT NULL
-               JOIN runtime_jobs j ON j.lane_id = l.id AND j.state = 'queued' AND j.id >= l.scan_from
-              WHERE q.org_slug = p_org_slug)
+               JOIN lanes l ON l.queue_id = q.id
+              CROSS JOIN LATERAL (
+                SELECT h.head_id, h.scan_from FROM lane_heads h WHERE h.lane_id = l.id ORDER BY h.version DESC LIMIT 1) head
+               JOIN runtime_jobs j ON j.lane_id = l.id AND j.state = 'queued' AND j.id >= head.scan_from
+              WHERE q.org_slug = p_org_slug AND head.head_id IS NOT NULL)
           + (SELECT count(*) FROM runtime_jobs WHERE org_slug = p_org_slug AND state = 'blocked'))::integer
 $$;
 

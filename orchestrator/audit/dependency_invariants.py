@@ -41,8 +41,8 @@ DEPENDENCY_INVARIANTS = (
     Invariant(
         "D4",
         "A blocked job is not the head of a lane or queue.",
-        """SELECT j.job_ulid FROM runtime_jobs j JOIN lanes l ON l.head_id = j.id WHERE j.state = 'blocked'
+        """SELECT j.job_ulid FROM runtime_jobs j JOIN lane_heads l ON l.head_id = j.id WHERE j.state = 'blocked'
            UNION
-           SELECT j.job_ulid FROM runtime_jobs j JOIN lane_queues q ON q.head_id = j.id WHERE j.state = 'blocked'""",
+           SELECT j.job_ulid FROM runtime_jobs j JOIN queue_heads q ON q.head_id = j.id WHERE j.state = 'blocked'""",
     ),
 )

@@ -16,20 +16,35 @@ LANE_INVARIANTS = (
     Invariant(
         "L1",
         "A queued job is at or after the scan position of its lane, and the lane has a head.",
-        """SELECT j.job_ulid FROM runtime_jobs j LEFT JOIN lanes l ON l.id = j.lane_id
-            WHERE j.state = 'queued' AND (l.id IS NULL OR l.head_id IS NULL OR l.scan_from > j.id)""",
+        """SELECT j.job_ulid FROM runtime_jobs j LEFT JOIN lane_heads l ON l.lane_id = j.lane_id
+            WHERE j.state = 'queued' AND (l.lane_id IS NULL OR l.head_id IS NULL OR l.scan_from > j.id)""",
     ),
     Invariant(
         "L2",
         "A queue with a lane to serve has a head.",
-        """SELECT q.id::text FROM lane_queues q WHERE q.head_id IS NULL AND EXISTS
-             (SELECT FROM lanes l WHERE l.queue_id = q.id AND l.head_id IS NOT NULL AND l.blocked_by IS NULL)""",
+        """SELECT q.queue_id::text FROM queue_heads q WHERE q.head_id IS NULL AND EXISTS
+             (SELECT FROM lane_heads l
+               WHERE l.queue_id = q.queue_id AND l.head_id IS NOT NULL AND l.blocked_by IS NULL)""",
+    ),
+    Invariant(
+        "L12",
+        "A lane and a queue have one head each, and claims read its generation if it may be served.",
+        """SELECT each.name FROM (
+               SELECT 'lane ' || l.id AS name, h.generation, h.head_id IS NOT NULL AND h.blocked_by IS NULL AS can_run
+                 FROM lanes l FULL JOIN lane_heads h ON h.lane_id = l.id AND h.queue_id = l.queue_id
+                UNION ALL
+               SELECT 'queue ' || q.id, h.generation, h.head_id IS NOT NULL AND h.blocked_by IS NULL
+                 FROM lane_queues q FULL JOIN queue_heads h
+                   ON h.queue_id = q.id AND h.pool = q.pool AND h.profile_id = q.profile_id) each
+            GROUP BY each.name
+           HAVING each.name IS NULL OR count(*) > 1 OR bool_or(each.generation IS NULL)
+               OR bool_or(each.can_run AND each.generation <> ALL (live_generations()))""",
     ),
     Invariant(
         "L3",
         "A blocked queue or lane has a full limit that is marked as waited for, or a time at which it is unblocked.",
-        """SELECT b.name FROM (SELECT 'queue ' || id AS name, blocked_by, eligible_at FROM lane_queues
-                                UNION ALL SELECT 'lane ' || id, blocked_by, eligible_at FROM lanes) b
+        """SELECT b.name FROM (SELECT 'queue ' || queue_id AS name, blocked_by, eligible_at FROM queue_heads
+                                UNION ALL SELECT 'lane ' || lane_id, blocked_by, eligible_at FROM lane_heads) b
              LEFT JOIN lane_limits m ON m.id = b.blocked_by
             WHERE b.blocked_by IS NOT NULL AND b.eligible_at IS NULL AND (m.id IS NULL OR NOT m.waiting
                OR m.per_hour IS NOT NULL OR EXISTS

@@ -16,6 +16,7 @@ from django.conf import settings
 from django.db import connection
 
 from leases.scheduling import periodic
+from leases.scheduling.generations import Generations
 from leases.scheduling.pruning import IdlePruner
 from orchestrator.core.metrics_aggregation import EventCounter
 from orchestrator.core.row_batches import RowRunner
@@ -81,9 +82,10 @@ class Scheduler:
         self._outputs = DailyCollector("output-collector", collect_outputs)
         self._images = DailyCollector("image-collector", collect_registry)
         tally, retention, idle_lanes = EventCounter(), PruningTask(), IdlePruner()
-        checkpoints = CheckpointTask()
+        checkpoints, generations = CheckpointTask(), Generations()
         own = (
             Task("read_results_again", self._results.advance),
+            Task("renew_generations", lambda _: generations.renew()),
             Task("delete_old_rows", partial(self._delete_old_rows, retention), every=SLOW_EVERY),
             Task("delete_idle_lanes", lambda _: idle_lanes.advance(), every=SLOW_EVERY),
             Task("delete_unnamed_outputs", lambda _: self._outputs.advance(), every=SLOW_EVERY),

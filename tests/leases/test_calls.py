@@ -115,13 +115,13 @@ def test_a_throttle_calls_when_the_next_one_may_start_and_not_before(project, da
 def test_the_clock_calls_where_a_job_came_while_the_head_was_being_taken(project, database_url):
     submitted(project), submitted(project)
     with connection.cursor() as cursor:
-        cursor.execute("UPDATE lanes SET scan_from = 0")
-        cursor.execute("SELECT head_id FROM lanes")
+        cursor.execute("UPDATE lane_heads SET scan_from = 0")
+        cursor.execute("SELECT head_id FROM lane_heads")
         head = cursor.fetchone()[0]
     worker = WorkerFactory()
     assert claimed(worker).job.pk == head
     with connection.cursor() as cursor:
-        cursor.execute("UPDATE lanes SET head_id = %s", [head])
+        cursor.execute("UPDATE lane_heads SET head_id = %s", [head])
     [lane] = stale_lanes()
     with calls(database_url) as heard:
         advance_cursor(lane)

@@ -5,7 +5,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from leases.errors import StaleLease
-from leases.models import Lane, Lease
+from leases.models import LaneHead, Lease
 from leases.scheduling.claims import Claimant, claim_for_each
 from orchestrator.audit.runner import run_audit
 from orchestrator.services import claiming, heartbeat, job_end
@@ -84,7 +84,7 @@ def test_the_scan_position_moves_when_one_job_at_a_time_passes_through_a_lane(wo
         lease = claimed(worker).lease
         job_end.complete(lease_ulid=lease.lease_ulid, worker=worker, ingest_run_id=f"run_{lease.pk}")
         last = submitted(project)
-    lane = Lane.objects.get(pk=first.lane_id)
+    lane = LaneHead.objects.get(lane_id=first.lane_id)
     assert lane.scan_from > first.pk
     assert last.pk - lane.scan_from < 100
     assert claimed(worker).job.pk == last.pk
@@ -95,9 +95,9 @@ def test_the_scan_position_follows_a_backlog(worker):
     project = ProjectFactory()
     jobs = [submitted(project) for _ in range(40)]
     claim_many(worker, 20)
-    assert Lane.objects.get().scan_from == jobs[20].pk
+    assert LaneHead.objects.get().scan_from == jobs[20].pk
     claim_many(worker, 1)
-    assert Lane.objects.get().head_id == jobs[21].pk
+    assert LaneHead.objects.get().head_id == jobs[21].pk
 
 
 def test_a_newer_session_replaces_an_older_one(worker):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from leases.models import Lane, LaneQueue
+from leases.models import LaneHead, QueueHead
 from orchestrator.services import cancellation, claiming, heartbeat
 from runtime_jobs.models import Job
 from tests.factories import (
@@ -81,8 +81,8 @@ def test_an_empty_lane_leaves_the_choice_and_comes_back(worker):
     submitted(project())
     taken(worker)
     assert taken(worker) is None
-    assert not Lane.objects.filter(head_id__isnull=False).exists()
-    assert not LaneQueue.objects.filter(head_id__isnull=False).exists()
+    assert not LaneHead.objects.filter(head_id__isnull=False).exists()
+    assert not QueueHead.objects.filter(head_id__isnull=False).exists()
     again = submitted(project())
     assert taken(worker) == again.job_ulid
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import pytest
 from django.db import connection
 
-from leases.models import Lane, LaneQueue, Limit, LimitKind, LimitScope
+from leases.models import LaneHead, Limit, LimitKind, LimitScope, QueueHead
 from leases.scheduling.limits import LimitTarget
 from tests.factories import OrganizationFactory, ProjectFactory, limited, submitted
 from tests.live_server import eventually
@@ -18,9 +18,10 @@ SELECT finalize_claim(ARRAY[%(lane)s]::bigint[], ARRAY[0], ARRAY[NULL]::bigint[]
 RELEASE = "SELECT activate_queues(ARRAY[%(changed)s]::bigint[], ARRAY[%(limit)s]::bigint[], '{}')"
 
 
-def paused_lane(org_slug: str) -> tuple[Lane, Limit]:
+def paused_lane(org_slug: str) -> tuple[LaneHead, Limit]:
     """Submit a job of an organization, then pause the organization."""
-    lane = Lane.objects.get(pk=submitted(ProjectFactory(organization=OrganizationFactory(slug=org_slug))).lane_id)
+    job = submitted(ProjectFactory(organization=OrganizationFactory(slug=org_slug)))
+    lane = LaneHead.objects.get(lane_id=job.lane_id)
     target = LimitTarget(LimitScope.ORGANIZATION, org_slug, "")
     limited(target, kind=LimitKind.PAUSE, max_active=0)
     return lane, Limit.objects.get(scope=LimitScope.ORGANIZATION, org_slug=org_slug)
@@ -41,7 +42,7 @@ def locked(queue_id: int) -> Iterator[int]:
     try:
         session.set_autocommit(False)
         with session.cursor() as cursor:
-            cursor.execute("SELECT pg_backend_pid() FROM lane_queues WHERE id = %s FOR NO KEY UPDATE", [queue_id])
+            cursor.execute("SELECT pg_backend_pid() FROM queue_heads WHERE queue_id = %s FOR NO KEY UPDATE", [queue_id])
             yield cursor.fetchone()[0]
     finally:
         session.rollback()
@@ -70,7 +71,7 @@ def test_two_transactions_that_change_two_queues_in_opposite_roles_do_not_deadlo
     (lane, limit), (other_lane, other_limit) = paused_lane("first"), paused_lane("second")
     for its_lane, its_limit in ((lane, limit), (other_lane, other_limit)):
         # A head that is not that of the lane, so that each transaction has it to write.
-        LaneQueue.objects.filter(pk=its_lane.queue_id).update(
+        QueueHead.objects.filter(queue_id=its_lane.queue_id).update(
             head_id=its_lane.head_id + 1000, blocked_by=its_limit.pk if is_blocked else None
         )
     roles = [(other_lane, lane, limit), (lane, other_lane, other_limit)]
@@ -80,7 +81,7 @@ def test_two_transactions_that_change_two_queues_in_opposite_roles_do_not_deadlo
                 calls = []
                 for changed, blocked, full in roles:
                     values = {
-                        "lane": changed.pk,
+                        "lane": changed.lane_id,
                         "changed": changed.queue_id,
                         "blocked": blocked.queue_id,
                         "limit": full.pk,
@@ -91,7 +92,7 @@ def test_two_transactions_that_change_two_queues_in_opposite_roles_do_not_deadlo
             eventually(lambda: len(blockers()) == 2 and not any(second_holder in pids for pids in blockers()))
         for call in calls:
             call.result(60)  # a deadlock would be an error of one of them
-    assert list(LaneQueue.objects.order_by("pk").values_list("head_id", "blocked_by")) == [
+    assert list(QueueHead.objects.order_by("queue_id").values_list("head_id", "blocked_by")) == [
         (lane.head_id, None if is_blocked else limit.pk),
         (other_lane.head_id, None if is_blocked else other_limit.pk),
     ]

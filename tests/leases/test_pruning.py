@@ -7,7 +7,7 @@ import pytest
 from django.db import OperationalError, connection
 from django.db.models import F
 
-from leases.models import Lane, LaneQueue, Limit, LimitSlot
+from leases.models import Lane, LaneHead, LaneQueue, Limit, LimitSlot
 from leases.scheduling import limits
 from leases.scheduling.pruning import IDLE_FOR, IdlePruner, prune_idle_lanes
 from orchestrator.audit.runner import run_audit
@@ -103,9 +103,9 @@ def test_a_lane_that_was_used_again_has_not_idled(worker):
     submitted(project)
     drain(worker)
     prune(1)
-    assert Lane.objects.get().idle_since is not None
+    assert LaneHead.objects.get().idle_since is not None
     submitted(project)
-    assert Lane.objects.get().idle_since is None
+    assert LaneHead.objects.get().idle_since is None
 
 
 @pytest.mark.parametrize("state", ["queued", "blocked", "leased", "executing"])
@@ -117,7 +117,8 @@ def test_a_lane_with_a_job_that_may_still_move_stays(worker, state):
     elif state != "queued":
         claimed(worker, acknowledge=state == "leased")
     kept = job.lane_id
-    Lane.objects.filter(pk=kept).exclude(head_id=None).exclude(pk__in=Job.objects.queued().values("lane_id")).update(
+    waiting = Job.objects.queued().values("lane_id")
+    LaneHead.objects.filter(lane_id=kept).exclude(head_id=None).exclude(lane_id__in=waiting).update(
         head_id=None, head_at=None, scan_from=2**63 - 1
     )
     prune()
@@ -130,7 +131,7 @@ def test_the_scheduler_process_prunes(worker):
     scheduler = Scheduler(period=1)
     try:
         assert scheduler.round()
-        Lane.objects.update(idle_since=F("idle_since") - IDLE_FOR)
+        LaneHead.objects.update(idle_since=F("idle_since") - IDLE_FOR)
         scheduler.rounds = SLOW_EVERY
         assert scheduler.round()
     finally:

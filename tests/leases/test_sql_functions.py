@@ -44,7 +44,7 @@ def beat(db):
 
 def test_every_statement_of_the_files_is_the_definition_of_one_function():
     names = [function.name for function in sql_functions.expected_functions()]
-    assert len(names) == len(set(names)) == sql_functions.read_sql().count("CREATE OR REPLACE FUNCTION") == 33
+    assert len(names) == len(set(names)) == sql_functions.read_sql().count("CREATE OR REPLACE FUNCTION") == 40
 
 
 def test_the_migrated_database_has_the_functions_of_the_files(beat):

@@ -4,13 +4,14 @@ SELECT (SELECT coalesce(jsonb_agg(depth), '[]') FROM (
             SELECT job_type, tenant, count(*) AS number FROM (
                 SELECT p.job_type, CASE WHEN q.org_slug = ANY (%(tenants)s) THEN q.org_slug ELSE '' END AS tenant
                   FROM lanes l
+                  JOIN lane_heads h ON h.lane_id = l.id
                   JOIN lane_queues q ON q.id = l.queue_id
                   JOIN lane_profiles p ON p.id = q.profile_id
                  CROSS JOIN LATERAL (
                     SELECT FROM runtime_jobs j
-                     WHERE j.lane_id = l.id AND j.state = 'queued' AND j.id >= l.scan_from
+                     WHERE j.lane_id = l.id AND j.state = 'queued' AND j.id >= h.scan_from
                      LIMIT %(of_lane)s) waiting
-                 WHERE l.head_id IS NOT NULL
+                 WHERE h.head_id IS NOT NULL
                  LIMIT %(in_all)s) bounded
              GROUP BY job_type, tenant) depth),
        (SELECT coalesce(jsonb_object_agg(job_type, worst), '{}') FROM (

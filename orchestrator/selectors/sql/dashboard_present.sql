@@ -3,11 +3,12 @@
 -- a bounded number of lanes. Whether a limit is full is asked once for each limit, not for each lane. The conditions on the
 -- state are those of partial indexes, in their words.
 WITH lane AS MATERIALIZED (
-    SELECT l.id, l.scan_from, q.limits || l.limits AS limits, q.pool, q.priority, p.job_type
+    SELECT l.id, h.scan_from, q.limits || l.limits AS limits, q.pool, q.priority, p.job_type
       FROM lanes l
+      JOIN lane_heads h ON h.lane_id = l.id
       JOIN lane_queues q ON q.id = l.queue_id
       JOIN lane_profiles p ON p.id = q.profile_id
-     WHERE l.head_id IS NOT NULL
+     WHERE h.head_id IS NOT NULL
        AND (%(organizations)s::text[] IS NULL OR q.org_slug = ANY (%(organizations)s::text[]))
      LIMIT %(max_lanes)s
 ), full_limit AS MATERIALIZED (

@@ -7,7 +7,7 @@ WITH RECURSIVE ranks AS (
              WHERE state = 'queued' AND pool = %(pool)s AND priority < ranks.priority ORDER BY priority DESC LIMIT 1)
       FROM ranks WHERE ranks.priority IS NOT NULL
 ), servable AS (
-    SELECT l.id, l.scan_from FROM lane_queues q JOIN lanes l ON l.queue_id = q.id
+    SELECT l.lane_id AS id, l.scan_from FROM queue_heads q JOIN lane_heads l ON l.queue_id = q.queue_id
      WHERE q.pool = %(pool)s AND q.head_id IS NOT NULL AND q.blocked_by IS NULL
        AND l.head_id IS NOT NULL AND l.blocked_by IS NULL
        AND NOT EXISTS (SELECT FROM lane_limits

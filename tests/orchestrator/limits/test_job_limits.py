@@ -8,7 +8,18 @@ import pytest
 from django.db import connection, transaction
 
 from leases.advisory_locks import JOBS_OF_ADDRESS, advisory_xact_lock
-from leases.models import Lane, LaneProfile, LaneQueue, Lease, Limit, LimitKind, LimitScope, LimitSlot
+from leases.models import (
+    Lane,
+    LaneHead,
+    LaneProfile,
+    LaneQueue,
+    Lease,
+    Limit,
+    LimitKind,
+    LimitScope,
+    LimitSlot,
+    QueueHead,
+)
 from leases.scheduling.claims import claim_jobs
 from leases.scheduling.limits import LimitTarget, set_limit
 from leases.scheduling.periodic import advance_cursor, stale_lanes
@@ -217,19 +228,18 @@ def test_a_job_that_is_submitted_while_a_claim_finds_the_lane_empty_is_found():
     assert take(worker) is None
     go_on.set()
     thread.join(60)
-    lane = Lane.objects.get()
-    assert lane.head_id is not None, "nobody called it empty"
-    assert LaneQueue.objects.get().head_id is not None
+    assert LaneHead.objects.get().head_id is not None, "nobody called it empty"
+    assert QueueHead.objects.get().head_id is not None
 
 
 def test_the_clock_moves_a_bound_that_stayed_behind(project, worker):
     submitted(project)
     later = submitted(project)
     claimed(worker)
-    Lane.objects.update(head_id=Job.objects.earliest("pk").pk, scan_from=0)
+    LaneHead.objects.update(head_id=Job.objects.earliest("pk").pk, scan_from=0)
     [lane] = stale_lanes()
     advance_cursor(lane)
-    assert Lane.objects.get().scan_from == later.pk
+    assert LaneHead.objects.get().scan_from == later.pk
     assert stale_lanes() == []
 
 
@@ -313,7 +323,7 @@ def test_who_lifts_a_limit_has_nothing_yet_that_the_claims_want_for_which_it_wai
     limited(paused, kind=LimitKind.PAUSE, max_active=0)
     worker = WorkerFactory()
     take(worker)
-    assert Lane.objects.filter(blocked_by__isnull=False).exists()
+    assert LaneHead.objects.filter(blocked_by__isnull=False).exists()
     monkeypatch.setattr(unit_of_work, "MAX_ATTEMPTS", 1)  # a deadlock would be repeated, unseen
     with ThreadPoolExecutor(2) as pool:
         with transaction.atomic():

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 from django.db import connection
 
-from leases.models import LaneQueue, Limit, LimitKind, LimitScope
+from leases.models import Limit, LimitKind, LimitScope, QueueHead
 from leases.scheduling.limits import LimitTarget
 from orchestrator.audit.runner import run_audit
 from orchestrator.core.cause import Cause
@@ -56,7 +56,7 @@ def later(hours: float) -> None:
     """Let time pass for everything that is held until a time."""
     for table, column in (("lane_limits", "spent_until"), ("lane_limits", "until"), ("lane_limits", "set_at")):
         _earlier(table, column, hours)
-    for table in ("lanes", "lane_queues"):
+    for table in ("lane_heads", "queue_heads"):
         _earlier(table, "eligible_at", hours)
 
 
@@ -86,7 +86,7 @@ class TestRates:
         limited(ORG, kind=LimitKind.RATE, per_hour=60, **WHY)
         submit(project, 2)
         assert takes(worker) == 1
-        queue = LaneQueue.objects.get()
+        queue = QueueHead.objects.get()
         assert queue.blocked_by == Limit.objects.get().pk
         assert abs(queue.eligible_at - database_now() - timedelta(minutes=1)) < timedelta(seconds=20)
 
@@ -111,7 +111,7 @@ class TestRates:
         assert takes(worker) == 1
         limited(ORG, kind=LimitKind.RATE, **WHY)
         assert takes(worker) == 4
-        assert not LaneQueue.objects.exclude(blocked_by=None, eligible_at=None).exists()
+        assert not QueueHead.objects.exclude(blocked_by=None, eligible_at=None).exists()
         assert run_audit() == []
 
     def test_the_audit_counts_starts(self, project, worker):

@@ -15,7 +15,7 @@ from psycopg.errors import (
 )
 
 from config.databases import TIMEOUTS
-from leases.models import Lane, LaneQueue, Lease, Limit, LimitKind, LimitScope
+from leases.models import LaneHead, Lease, Limit, LimitKind, LimitScope, QueueHead
 from leases.scheduling import periodic
 from leases.scheduling.limits import LimitTarget
 from leases.states import OPEN
@@ -360,13 +360,13 @@ def test_a_queue_that_becomes_due_between_two_rounds_is_unblocked_at_its_time(mo
         """Reach a limit after the first look of the pause."""
         looks.append(seconds())
         if len(looks) == 1:
-            for model in (Lane, LaneQueue):  # the later one is not due before the end of the test
-                model.objects.update(eligible_at=database_now() + timedelta(seconds=0.5 if model is LaneQueue else 60))
+            for model in (LaneHead, QueueHead):  # the later one is not due before the end of the test
+                model.objects.update(eligible_at=database_now() + timedelta(seconds=0.5 if model is QueueHead else 60))
         return looks[-1]
 
     monkeypatch.setattr(periodic, "seconds_to_next_due", look)
     began = time.monotonic()
     scheduler._wait()
     assert 0.4 < time.monotonic() - began < 15
-    assert LaneQueue.objects.get().eligible_at is None
-    assert Lane.objects.get().eligible_at is not None
+    assert QueueHead.objects.get().eligible_at is None
+    assert LaneHead.objects.get().eligible_at is not None

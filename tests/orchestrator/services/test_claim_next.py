@@ -9,7 +9,7 @@ from django.test.utils import CaptureQueriesContext
 from psycopg.errors import LockNotAvailable
 
 from leases.errors import StaleLease
-from leases.models import LaneQueue, Lease, LimitSlot
+from leases.models import Lease, LimitSlot, QueueHead
 from leases.states import LeaseState
 from orchestrator.audit.runner import run_audit
 from orchestrator.services import cancellation, claim_next, claiming, heartbeat, job_end, worker_state
@@ -182,7 +182,7 @@ def test_an_inconclusive_claim_is_repeated_after_the_completion(worker, project)
     for priority in range(100, 130):
         submitted(project, priority=priority)
         claimed(other)
-    assert LaneQueue.objects.filter(head_id__isnull=False).count() > 16
+    assert QueueHead.objects.filter(head_id__isnull=False).count() > 16
     last = submitted(project, priority=20)
     assert complete(lease).next_claim.job == last
     assert findings() == []

@@ -5,7 +5,7 @@ import threading
 import pytest
 from django.db import connection
 
-from leases.models import LaneQueue, Lease
+from leases.models import Lease, QueueHead
 from orchestrator.audit.runner import run_audit
 from orchestrator.core.unit_of_work import UnitOfWork
 from orchestrator.services import claiming, job_end, retries
@@ -80,7 +80,7 @@ def test_its_lane_alone_is_blocked(project, worker):
     submit(project), submit(project)
     take(worker)
     take(worker)
-    assert LaneQueue.objects.get().blocked_by is None
+    assert QueueHead.objects.get().blocked_by is None
 
 
 def test_the_newest_cancels_those_before_it(project, worker):

@@ -8,7 +8,7 @@ import pytest
 from django.db import OperationalError, transaction
 from psycopg.errors import LockNotAvailable
 
-from leases.models import Lane
+from leases.models import LaneHead
 from orchestrator.audit.runner import run_audit
 from orchestrator.core.unit_of_work import UnitOfWork
 from orchestrator.maintenance.leases import sweep
@@ -366,7 +366,7 @@ def test_the_audit_sees_a_blocked_job_in_a_lane(project):
     first = submitted(project)
     last = submitted(project, depends_on=(first,))
     with undone():
-        Lane.objects.update(head_id=last.pk)
+        LaneHead.objects.update(head_id=last.pk)
         assert found("D4") == [f"D4 {last.job_ulid}"]
 
 

@@ -8,7 +8,7 @@ import pytest
 from django.core.exceptions import ValidationError
 from django.db import connection, transaction
 
-from leases.models import Lane, LaneQueue, LaneShare, LimitKind, LimitScope
+from leases.models import Lane, LaneQueue, LaneShare, LimitKind, LimitScope, QueueHead
 from leases.scheduling import periodic
 from leases.scheduling.fair_share import enable_fair_share as begin_to_share
 from leases.scheduling.limits import LimitTarget
@@ -33,6 +33,7 @@ from tests.factories import (
     WorkerFactory,
     limited,
     offer,
+    queue_head,
     spec,
     submission,
     submitted,
@@ -165,9 +166,9 @@ class TestPolicies:
         take(worker)
         limited(LimitTarget(LimitScope.PROJECT, "old", where.slug), kind=LimitKind.PAUSE, max_active=0, **WHY)
         assert served(worker, 2) == [None] * 2
-        assert LaneQueue.objects.get().head_id is None
+        assert QueueHead.objects.get().head_id is None
         pools.set_pool_policy(pool=POOL, policy="fifo", **WHY)
-        assert not LaneQueue.objects.filter(served_at__isnull=False).exists()
+        assert not QueueHead.objects.filter(served_at__isnull=False).exists()
 
     def test_by_age_again_a_turn_that_was_had_counts_no_more(self, worker):
         share()
@@ -249,7 +250,7 @@ class TestAging:
         submit(project("low", priority=50), 1, now=now - timedelta(hours=3.5))
         submit(project("team", priority=200), 1, now=now)
         sweep_scheduling()
-        assert LaneQueue.objects.get(org_slug="low").tier == 220
+        assert queue_head(org_slug="low").tier == 220
         assert served(worker, 2) == ["low", "team"]
 
     def test_a_pool_without_aging_serves_in_strict_order(self, worker):
@@ -257,12 +258,12 @@ class TestAging:
         submit(project("low", priority=50), 1, now=now - timedelta(days=30))
         submit(project("team", priority=60), 1, now=now)
         sweep_scheduling()
-        assert LaneQueue.objects.get(org_slug="low").tier == 399
+        assert queue_head(org_slug="low").tier == 399
         Pool.objects.filter(slug=POOL).update(aging=False)
         sweep_scheduling()
-        assert LaneQueue.objects.get(org_slug="low").tier == 50
+        assert queue_head(org_slug="low").tier == 50
         submit(project("late", priority=55), 1, now=now - timedelta(days=30))
-        assert LaneQueue.objects.get(org_slug="late").tier == 55
+        assert queue_head(org_slug="late").tier == 55
         assert served(worker, 3) == ["team", "late", "low"]
 
     def test_what_waited_little_does_not(self, worker):
@@ -276,10 +277,10 @@ class TestAging:
         submit(project("low", priority=50), 1)
         submit(project("team", priority=60), 1)
         with connection.cursor() as cursor:
-            cursor.execute("UPDATE lane_queues SET head_at = head_at - interval '1 hour' WHERE org_slug = 'low'")
-        assert LaneQueue.objects.get(org_slug="low").tier == 50
+            cursor.execute("UPDATE queue_heads SET head_at = head_at - interval '1 hour' WHERE tier = 50")
+        assert queue_head(org_slug="low").tier == 50
         sweep_scheduling()
-        assert LaneQueue.objects.get(org_slug="low").tier == 100
+        assert queue_head(org_slug="low").tier == 100
         assert served(worker, 1) == ["low"]
 
     def test_a_younger_head_starts_anew(self, worker):
@@ -304,7 +305,7 @@ class TestAging:
         for round_ in range(20):
             submit(better, 1)
             with connection.cursor() as cursor:
-                for table in ("lanes", "lane_queues"):
+                for table in ("lane_heads", "queue_heads"):
                     cursor.execute(
                         f"UPDATE {table} SET head_at = %s WHERE head_at <= %s",
                         [now - timedelta(minutes=15) * round_, now],
@@ -359,7 +360,7 @@ class TestEmergencies:
         assert served(worker, 3) == ["rich", "urgent", None]
         self.hurry(urgent, 3)
         assert served(worker, 3) == ["urgent", "urgent", None]
-        assert LaneQueue.objects.get(priority=400).blocked_by is not None
+        assert queue_head(priority=400).blocked_by is not None
 
     def test_a_pause_holds_them_too(self, urgent, worker):
         limited("urgent", kind=LimitKind("emergency"), max_active=2, **WHY)
@@ -392,6 +393,6 @@ def test_a_claim_passes_many_queues_whose_only_job_was_claimed(worker):
     for priority in range(100, 200):
         job = submitted(project, priority=priority)
         assert claiming.claim(worker=worker, offer=offer(worker)).job == job
-    assert LaneQueue.objects.filter(head_id__isnull=False).count() > 64, "as many as four attempts visit"
+    assert QueueHead.objects.filter(head_id__isnull=False).count() > 64, "as many as four attempts visit"
     job = submitted(project, priority=50)
     assert claiming.claim(worker=worker, offer=offer(worker)).job == job

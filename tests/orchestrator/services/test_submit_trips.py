@@ -8,7 +8,7 @@ from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from leases.advisory_locks import QUEUES_OF_ORGANIZATION, advisory_xact_lock
-from leases.models import Lane, LimitKind, SubmitQuota
+from leases.models import Lane, LaneHead, LimitKind, SubmitQuota
 from orchestrator.audit.runner import run_audit
 from orchestrator.core.idempotency import IdempotentRequest
 from orchestrator.core.unit_of_work import UnitOfWork
@@ -294,9 +294,13 @@ def test_a_lane_that_is_deleted_meanwhile_is_made_again(project, monkeypatch, ac
     submit(project)
     cancellation.cancel(job_ulid=Job.objects.get().job_ulid, actor=ALICE, deadline_seconds=1)
     before = Lane.objects.get().pk
-    Lane.objects.update(head_id=None, head_at=None)
+    LaneHead.objects.update(head_id=None, head_at=None)
 
-    with between_read_and_write(monkeypatch, lambda: Lane.objects.all().delete()):
+    def prune() -> None:
+        LaneHead.objects.all().delete()
+        Lane.objects.all().delete()
+
+    with between_read_and_write(monkeypatch, prune):
         act(project, idempotency=key())
     assert Lane.objects.get().pk != before
     assert claimed(WorkerFactory()).job.lane_id == Lane.objects.get().pk

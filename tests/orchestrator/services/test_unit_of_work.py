@@ -9,7 +9,7 @@ from django.db import IntegrityError, connection
 from django.utils import timezone
 
 from leases.fencing import LockedLease, RowVersions
-from leases.models import Lane, Lease
+from leases.models import Lane, LaneHead, Lease
 from orchestrator.core import unit_of_work
 from orchestrator.core.unit_of_work import NeedsTransaction, UnitOfWork, operation
 from orchestrator.services import batch_calls, bulk_submit
@@ -54,7 +54,8 @@ def test_new_rows_get_their_own_keys_in_whatever_order_the_database_numbers_them
         assert (stored.pk, stored.project_slug) == (job.pk, job.project_slug)
         assert Lane.objects.get(pk=stored.lane_id).project_slug == job.project_slug
     worker = WorkerFactory()
-    heads = dict(Lane.objects.values_list("project_slug", "head_id"))
+    projects = dict(Lane.objects.values_list("pk", "project_slug"))
+    heads = {projects[lane]: head for lane, head in LaneHead.objects.values_list("lane_id", "head_id")}
     of_project = {slug: {job.pk for job in made if job.project_slug == slug} for slug in heads}
     assert all(head in of_project[slug] for slug, head in heads.items())
     assert claimed(worker).job.project_slug in heads
