@@ -147,7 +147,8 @@ BEGIN
                SET version = nextval('lane_versions'), blocked_by = full_limit,
                    eligible_at = full_until[array_position(full_limits, full_limit)]
              WHERE queue_id = the_queue AND blocked_by IS NULL
-               AND version >= (SELECT max(n.version) FROM queue_heads n WHERE n.queue_id = the_queue);
+               AND version >= (
+                   SELECT n.version FROM queue_heads n WHERE n.queue_id = the_queue ORDER BY n.version DESC LIMIT 1);
         END IF;
         IF the_queue = ANY (changed_queues) THEN
             PERFORM refresh_queue_head(the_queue);

@@ -2,7 +2,7 @@
 -- open, as a backup does for an hour, no vacuum removes their old versions. So nothing here may read them:
 --
 -- * The head of a lane is found by its newest version: the key ends with a number that rises with each write. An UPDATE
---   says `version >= (SELECT max(version) ...)`. After a wait for another transaction it finds the row that this one wrote.
+--   says `version >= (SELECT version ... ORDER BY version DESC LIMIT 1)`. After a wait for another transaction it finds the row that this one wrote.
 -- * The order begins with a generation. The scheduler process begins a new one after some writes, brings the heads of the
 --   old ones into it, and then lets claims read from the new one on. Old versions stay in old generations.
 --
@@ -51,70 +51,69 @@ BEGIN
            tier = queue_tier(k.pool, k.priority, oldest.head_at, q.served_at)
       FROM lane_queues k CROSS JOIN oldest_head(p_queue) AS oldest
      WHERE k.id = p_queue AND q.queue_id = p_queue
-       AND q.version >= (SELECT max(n.version) FROM queue_heads n WHERE n.queue_id = p_queue)
+       AND q.version >= (
+           SELECT n.version FROM queue_heads n WHERE n.queue_id = p_queue ORDER BY n.version DESC LIMIT 1)
        AND oldest.head_id IS NOT NULL AND q.head_id IS NOT NULL AND q.head_id <> oldest.head_id;
     IF NOT FOUND AND (SELECT head_id FROM oldest_head(p_queue)) IS NULL
        AND pg_try_advisory_xact_lock(6, (p_queue & 2147483647)::integer) THEN
         UPDATE queue_heads q SET version = nextval('lane_versions'), head_id = NULL, head_at = NULL
-         WHERE q.queue_id = p_queue AND q.version >= (SELECT max(n.version) FROM queue_heads n WHERE n.queue_id = p_queue)
+         WHERE q.queue_id = p_queue
+           AND q.version >= (
+               SELECT n.version FROM queue_heads n WHERE n.queue_id = p_queue ORDER BY n.version DESC LIMIT 1)
            AND q.head_id IS NOT NULL AND (SELECT head_id FROM oldest_head(p_queue)) IS NULL;
     END IF;
 END $$;
 
+-- The functions below name one head a statement: a join would read all versions if the statistics say that there are few.
+
 -- Locks the heads of these lanes, in the order of their keys.
 CREATE OR REPLACE FUNCTION lock_lane_heads(p_lanes bigint[]) RETURNS void
 LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+DECLARE
+    item record;
 BEGIN
-    PERFORM FROM (SELECT DISTINCT id FROM unnest(p_lanes) AS id) given
-       CROSS JOIN LATERAL (SELECT max(n.version) AS version FROM lane_heads n WHERE n.lane_id = given.id) newest
-       JOIN lane_heads l ON l.lane_id = given.id AND l.version >= newest.version
-      ORDER BY l.lane_id FOR NO KEY UPDATE OF l;
+    FOR item IN SELECT DISTINCT id FROM unnest(p_lanes) AS id ORDER BY id LOOP
+        PERFORM FROM lane_heads WHERE lane_id = item.id ORDER BY version DESC LIMIT 1 FOR NO KEY UPDATE;
+    END LOOP;
 END $$;
 
 -- Locks the heads of these queues, in the order of their keys.
 CREATE OR REPLACE FUNCTION lock_queue_heads(p_queues bigint[]) RETURNS void
 LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+DECLARE
+    item record;
 BEGIN
-    PERFORM FROM (SELECT DISTINCT id FROM unnest(p_queues) AS id) given
-       CROSS JOIN LATERAL (SELECT max(n.version) AS version FROM queue_heads n WHERE n.queue_id = given.id) newest
-       JOIN queue_heads q ON q.queue_id = given.id AND q.version >= newest.version
-      ORDER BY q.queue_id FOR NO KEY UPDATE OF q;
+    FOR item IN SELECT DISTINCT id FROM unnest(p_queues) AS id ORDER BY id LOOP
+        PERFORM FROM queue_heads WHERE queue_id = item.id ORDER BY version DESC LIMIT 1 FOR NO KEY UPDATE;
+    END LOOP;
 END $$;
 
--- Brings the heads of these lanes that may be served into the newest generation.
+-- Brings the heads of these lanes that may be served into the newest generation, in the order of their keys.
 CREATE OR REPLACE FUNCTION move_lane_heads(p_lanes bigint[]) RETURNS void
 LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
+    item record;
     target integer := newest_generation();
-    old bigint[];
 BEGIN
-    old := ARRAY(
-        SELECT l.lane_id::bigint FROM unnest(p_lanes) AS given(id)
-         CROSS JOIN LATERAL (SELECT * FROM lane_heads h WHERE h.lane_id = given.id ORDER BY h.version DESC LIMIT 1) l
-         WHERE l.generation < target AND l.head_id IS NOT NULL AND l.blocked_by IS NULL);
-    PERFORM lock_lane_heads(old);
-    UPDATE lane_heads l SET version = nextval('lane_versions'), generation = target
-      FROM unnest(old) AS given(id)
-     CROSS JOIN LATERAL (SELECT max(n.version) AS version FROM lane_heads n WHERE n.lane_id = given.id) newest
-     WHERE l.lane_id = given.id AND l.version >= newest.version
-       AND l.generation < target AND l.head_id IS NOT NULL AND l.blocked_by IS NULL;
+    FOR item IN SELECT id FROM unnest(p_lanes) AS id ORDER BY id LOOP
+        UPDATE lane_heads SET version = nextval('lane_versions'), generation = target
+         WHERE lane_id = item.id AND generation < target AND head_id IS NOT NULL AND blocked_by IS NULL
+           AND version >= (
+               SELECT n.version FROM lane_heads n WHERE n.lane_id = item.id ORDER BY n.version DESC LIMIT 1);
+    END LOOP;
 END $$;
 
--- Brings the heads of these queues that may be served into the newest generation.
+-- Brings the heads of these queues that may be served into the newest generation, in the order of their keys.
 CREATE OR REPLACE FUNCTION move_queue_heads(p_queues bigint[]) RETURNS void
 LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
+    item record;
     target integer := newest_generation();
-    old bigint[];
 BEGIN
-    old := ARRAY(
-        SELECT q.queue_id::bigint FROM unnest(p_queues) AS given(id)
-         CROSS JOIN LATERAL (SELECT * FROM queue_heads h WHERE h.queue_id = given.id ORDER BY h.version DESC LIMIT 1) q
-         WHERE q.generation < target AND q.head_id IS NOT NULL AND q.blocked_by IS NULL);
-    PERFORM lock_queue_heads(old);
-    UPDATE queue_heads q SET version = nextval('lane_versions'), generation = target
-      FROM unnest(old) AS given(id)
-     CROSS JOIN LATERAL (SELECT max(n.version) AS version FROM queue_heads n WHERE n.queue_id = given.id) newest
-     WHERE q.queue_id = given.id AND q.version >= newest.version
-       AND q.generation < target AND q.head_id IS NOT NULL AND q.blocked_by IS NULL;
+    FOR item IN SELECT id FROM unnest(p_queues) AS id ORDER BY id LOOP
+        UPDATE queue_heads SET version = nextval('lane_versions'), generation = target
+         WHERE queue_id = item.id AND generation < target AND head_id IS NOT NULL AND blocked_by IS NULL
+           AND version >= (
+               SELECT n.version FROM queue_heads n WHERE n.queue_id = item.id ORDER BY n.version DESC LIMIT 1);
+    END LOOP;
 END $$;

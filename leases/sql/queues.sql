@@ -73,6 +73,7 @@ END $$;
 CREATE OR REPLACE FUNCTION charge_shares(p_lanes bigint[], p_found integer[], p_queues bigint[]) RETURNS void
 LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
+    item record;
     charged bigint[];
     served_queues bigint[];
 BEGIN
@@ -98,15 +99,18 @@ BEGIN
                   WHERE s.id = ANY (charged)));
     SELECT array_agg(l.queue_id) INTO served_queues
       FROM unnest(p_lanes, p_found) AS visited(lane, jobs) JOIN lanes l ON l.id = visited.lane WHERE visited.jobs > 0;
-    UPDATE queue_heads h
-       SET version = nextval('lane_versions'), rank = q.served - q.lead,
-           served_at = CASE WHEN h.queue_id = ANY (served_queues) THEN clock_timestamp() ELSE h.served_at END,
-           tier = CASE WHEN h.queue_id = ANY (served_queues) THEN q.priority ELSE h.tier END
-      FROM (SELECT k.id, k.priority, s.served, s.lead, newest.version
-              FROM lane_shares s JOIN lane_queues k USING (pool, org_slug)
-             CROSS JOIN LATERAL (SELECT max(n.version) AS version FROM queue_heads n WHERE n.queue_id = k.id) newest
-             WHERE s.id = ANY (charged)) q
-     WHERE h.queue_id = q.id AND h.version >= q.version AND h.head_id IS NOT NULL;
+    FOR item IN
+        SELECT k.id, k.priority, s.served - s.lead AS service, k.id = ANY (served_queues) AS is_served
+          FROM lane_shares s JOIN lane_queues k USING (pool, org_slug) WHERE s.id = ANY (charged) ORDER BY k.id
+    LOOP
+        UPDATE queue_heads
+           SET version = nextval('lane_versions'), rank = item.service,
+               served_at = CASE WHEN item.is_served THEN clock_timestamp() ELSE served_at END,
+               tier = CASE WHEN item.is_served THEN item.priority ELSE tier END
+         WHERE queue_id = item.id AND head_id IS NOT NULL
+           AND version >= (
+               SELECT n.version FROM queue_heads n WHERE n.queue_id = item.id ORDER BY n.version DESC LIMIT 1);
+    END LOOP;
 END $$;
 
 -- Activates queues whose lanes have jobs to serve (again). Returns their pools, for callers to announce.
@@ -118,7 +122,7 @@ CREATE OR REPLACE FUNCTION activate_queues(p_queues bigint[], p_limits bigint[],
 LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     item record;
-    freed bigint[] := '{}';
+    head record;
     pools text[] := '{}';
     pool_name text;
 BEGIN
@@ -127,17 +131,24 @@ BEGIN
     END LOOP;
     PERFORM raise_share_floor(p_queues);
     IF p_limits <> '{}' OR p_due <> '{}' THEN
-        -- One statement locks the queues of both kinds in the order of keys; two statements met deadlocks.
-        PERFORM lock_queue_heads(
-            p_queues || ARRAY(SELECT queue_id::bigint FROM queue_heads WHERE blocked_by = ANY (p_limits)));
-        WITH activated AS (
-            UPDATE queue_heads
-               SET version = nextval('lane_versions'), generation = newest_generation(),
-                   blocked_by = NULL, eligible_at = NULL
-             WHERE blocked_by = ANY (p_limits)
-                OR (queue_id = ANY (p_due) AND eligible_at <= clock_timestamp())
-            RETURNING pool, head_id)
-        SELECT coalesce(array_agg(DISTINCT pool::text), '{}') INTO pools FROM activated WHERE head_id IS NOT NULL;
+        -- One loop locks the queues of both kinds in the order of keys; two lists met deadlocks.
+        FOR item IN
+            SELECT DISTINCT id FROM unnest(
+                p_queues || ARRAY(SELECT queue_id::bigint FROM queue_heads WHERE blocked_by = ANY (p_limits))) AS id
+             ORDER BY id
+        LOOP
+            SELECT version, pool, head_id, blocked_by, eligible_at INTO head
+              FROM queue_heads WHERE queue_id = item.id ORDER BY version DESC LIMIT 1 FOR NO KEY UPDATE;
+            IF head.blocked_by = ANY (p_limits) OR (item.id = ANY (p_due) AND head.eligible_at <= clock_timestamp()) THEN
+                UPDATE queue_heads
+                   SET version = nextval('lane_versions'), generation = newest_generation(),
+                       blocked_by = NULL, eligible_at = NULL
+                 WHERE queue_id = item.id AND version = head.version;
+                IF head.head_id IS NOT NULL THEN
+                    pools := pools || head.pool::text;
+                END IF;
+            END IF;
+        END LOOP;
     END IF;
     FOR item IN SELECT DISTINCT id FROM unnest(p_queues) AS id ORDER BY id LOOP
         UPDATE queue_heads q
@@ -147,7 +158,8 @@ BEGIN
                tier = queue_tier(k.pool, k.priority, oldest.head_at, q.served_at)
           FROM lane_queues k CROSS JOIN oldest_head(item.id) AS oldest
          WHERE k.id = item.id AND q.queue_id = item.id
-           AND q.version >= (SELECT max(n.version) FROM queue_heads n WHERE n.queue_id = item.id)
+           AND q.version >= (
+               SELECT n.version FROM queue_heads n WHERE n.queue_id = item.id ORDER BY n.version DESC LIMIT 1)
            AND (q.head_id IS NULL OR q.head_id > oldest.head_id) AND oldest.head_id IS NOT NULL
         RETURNING CASE WHEN q.blocked_by IS NULL THEN q.pool END INTO pool_name;
         IF NOT FOUND THEN
