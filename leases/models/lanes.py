@@ -180,7 +180,7 @@ class LaneGeneration(models.Model):
     Attributes:
         number: The generation.
         oldest: The oldest generation in which a head may be.
-        began_at: The last version before it began.
+        began_at: The last version before it began or, when heads have been moved into it, of those.
     """
 
     number = models.IntegerField(primary_key=True)

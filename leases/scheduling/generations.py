@@ -38,7 +38,7 @@ class Generations:
             _move(Lane, "move_lane_heads")
             _move(LaneQueue, "move_queue_heads")
             with transaction.atomic():
-                LaneGeneration.objects.filter(pk=newest.pk, oldest__lt=newest.pk).update(oldest=newest.number)
+                LaneGeneration.objects.filter(pk=newest.pk).update(oldest=newest.number, began_at=_written())
                 LaneGeneration.objects.filter(pk__lt=newest.pk).delete()
 
 

@@ -122,7 +122,7 @@ CREATE OR REPLACE FUNCTION activate_queues(p_queues bigint[], p_limits bigint[],
 LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     item record;
-    head record;
+    seen record;
     pools text[] := '{}';
     pool_name text;
 BEGIN
@@ -137,15 +137,15 @@ BEGIN
                 p_queues || ARRAY(SELECT queue_id::bigint FROM queue_heads WHERE blocked_by = ANY (p_limits))) AS id
              ORDER BY id
         LOOP
-            SELECT version, pool, head_id, blocked_by, eligible_at INTO head
+            SELECT version, pool, head_id, blocked_by, eligible_at INTO seen
               FROM queue_heads WHERE queue_id = item.id ORDER BY version DESC LIMIT 1 FOR NO KEY UPDATE;
-            IF head.blocked_by = ANY (p_limits) OR (item.id = ANY (p_due) AND head.eligible_at <= clock_timestamp()) THEN
+            IF seen.blocked_by = ANY (p_limits) OR (item.id = ANY (p_due) AND seen.eligible_at <= clock_timestamp()) THEN
                 UPDATE queue_heads
                    SET version = nextval('lane_versions'), generation = newest_generation(),
                        blocked_by = NULL, eligible_at = NULL
-                 WHERE queue_id = item.id AND version = head.version;
-                IF head.head_id IS NOT NULL THEN
-                    pools := pools || head.pool::text;
+                 WHERE queue_id = item.id AND version = seen.version;
+                IF seen.head_id IS NOT NULL THEN
+                    pools := pools || seen.pool::text;
                 END IF;
             END IF;
         END LOOP;
