@@ -24,7 +24,7 @@
 
 An absence (6, 7, 8) is recorded under its lock, tried and alone. A transaction that ends the absence holds the lock
 shared until commit. Order of locks at the end of a transaction, in `finalize_claim` and `release_and_enqueue`:
-12, submit quota row, 8, rows of limits, 7, rows of lanes, 6, rows of shares, rows of queues. Rows of one table are
+12, submit quota row, 8, rows of limits, 7, heads of lanes, 6, rows of shares, heads of queues. Rows of one table are
 locked in the order of their keys, by one statement or one loop: two lists, each in order, deadlock with their opposite.
 
 A claim tries the locks 5 to 9, and takes slots and jobs with SKIP LOCKED. It waits for the row of its worker, then for

@@ -46,7 +46,7 @@ class Migration(migrations.Migration):
                 ('offered', django.contrib.postgres.fields.ArrayField(base_field=models.CharField(max_length=63), editable=False, null=True, size=None)),
                 ('offered_types', django.contrib.postgres.fields.ArrayField(base_field=models.CharField(max_length=50), editable=False, null=True, size=None)),
                 ('offered_isolation', models.CharField(choices=[('none', 'none'), ('restricted', 'restricted'), ('namespaces', 'namespaces'), ('microvm', 'microvm')], editable=False, max_length=20, null=True)),
-                ('leases_from', models.BigIntegerField(db_default=0, default=0, editable=False, help_text='No lease with a lower id counts. Claims raise it now and then.')),
+                ('leases_from', models.BigIntegerField(db_default=0, default=0, editable=False, help_text='No lease with a lower id counts. Claims raise it.')),
                 ('unready_reason', models.CharField(blank=True, db_default='', default='', editable=False, help_text='Why the worker does not claim jobs, as it reported. Its next claim clears it.', max_length=500)),
                 ('created_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False)),
                 ('modified_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False)),

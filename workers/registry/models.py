@@ -231,7 +231,7 @@ class Worker(models.Model):
     offered_types = ArrayField(models.CharField(max_length=50), null=True, editable=False)
     offered_isolation = models.CharField(max_length=20, null=True, editable=False, choices=ISOLATION_CHOICES)
     leases_from = models.BigIntegerField(
-        default=0, db_default=0, editable=False, help_text="No lease with a lower id counts. Claims raise it now and then."
+        default=0, db_default=0, editable=False, help_text="No lease with a lower id counts. Claims raise it."
     )
     unready_reason = models.CharField(
         max_length=500,
