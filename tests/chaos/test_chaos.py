@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from random import Random
 from urllib.parse import urlsplit
 
 import pytest
@@ -15,7 +16,10 @@ import requests
 from config.paths import BASE_DIR
 from tests.chaos.proxy import Proxy
 from tests.chaos.schedule import KINDS, schedule
+from tests.chaos.workflow_ledger import WorkflowLedger
+from tests.chaos.workflow_runners import JobLost, WorkflowRunner
 from tests.loopback_listener import LoopbackListener
+from tests.orchestrator.protocols.shithub.runner import ClaimedJobClient, RunnerClient
 from tests.workers.agent.worker_process import processes_with
 
 pytestmark = pytest.mark.slow
@@ -46,6 +50,30 @@ def test_the_proxy_uses_each_server_and_passes_over_one_that_is_dead():
                 proxy.faithful = True
                 assert {requests.get(proxy.url, timeout=10).status_code for _ in range(20)} == {204}
                 assert [number > 0 for number in proxy.connections] == is_used
+
+
+class Answers:
+    """Answers the requests of a runner of workflow jobs with these statuses, by the end of their path."""
+
+    def __init__(self, statuses: dict[str, int]) -> None:
+        self._statuses = statuses
+
+    def generic(self, _method: str, path: str, *_: object, **__: object) -> requests.Response:
+        response = requests.Response()
+        response.status_code = self._statuses[path.rpartition("/")[2]]
+        response._content = b'{"token": "next"}'
+        return response
+
+
+def test_a_refused_status_is_excused_only_if_the_runner_has_lost_its_job():
+    for token, renews, is_wrong in ((404, True, False), (200, True, True), (404, False, True)):
+        ledger = WorkflowLedger()
+        runner = WorkflowRunner("", "registration", ledger, Random(1), renews=renews)
+        client = RunnerClient("registration", Answers({"status": 400, "token": token}))  # type: ignore[arg-type]
+        runner._client = client
+        with pytest.raises(JobLost):
+            runner._call(ClaimedJobClient(client, {"job": {"id": 1}, "token": "first"}), "steps/2/status")
+        assert bool(ledger.wrong) is is_wrong, (token, renews)
 
 
 @pytest.mark.timeout(480)

@@ -256,6 +256,10 @@ class WorkflowRunner:
             elif response.status_code == 503:
                 time.sleep(self._chance.uniform(0.1, 0.5))
             else:
+                if response.status_code == 400 and path.endswith("status") and self._renews:
+                    # A copy of the heartbeat that claimed the job lists no job. If it arrives after the start, it ends
+                    # the job and its steps. Then there is no new chain either.
+                    self._renew(job)
                 self._ledger.wrong.append(f"{path}: {response.status_code} {response.text[:300]}")
                 raise JobLost
         raise JobLost

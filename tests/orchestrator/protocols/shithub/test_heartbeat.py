@@ -259,6 +259,19 @@ def test_an_empty_list_ends_the_job_at_once_and_the_same_heartbeat_claims_the_ne
     assert not Lease.objects.open().filter(job=first.job).exists()
 
 
+def test_a_late_copy_of_a_heartbeat_ends_its_own_job_whose_runner_learns_it_from_each_call(runner, run):
+    """A network that repeats requests does this; `make chaos` relies on these answers."""
+    heartbeat = {"active_job_ids": []}
+    claimed = runner.client.claim(**heartbeat)
+    assert claimed.run().status_code == 200
+    assert runner.client.heartbeat(**heartbeat).status_code == 204
+    assert claimed.check_cancel().json()["cancelled"] is True
+    assert claimed.log(b"late\n").status_code == 202
+    assert "is cancelled" in error_of(claimed.end_step(), 400)
+    assert runner.client.post(f"{claimed.path}/token").status_code == 404
+    assert runner.client.heartbeat(**heartbeat).status_code == 204
+
+
 def test_a_list_that_is_null_or_absent_ends_nothing(runner, run):
     claimed = runner.client.claim()
     claimed.run()
