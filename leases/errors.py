@@ -17,6 +17,10 @@ class StaleLease(LifecycleError):
         super().__init__("The lease is unknown, ended, expired or revoked. Stop the job and claim again.", **facts)
 
 
+class WorkerLocked(Exception):
+    """A claim of several workers has left this one out: another transaction has its row. It may claim by itself."""
+
+
 class WorkerMismatch(LifecycleError):
     """The `worker_id` of the request is not that of the token."""
 

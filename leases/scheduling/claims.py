@@ -3,12 +3,12 @@
 Besides the services, only this SQL writes the state of a job or a lease.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
-from leases.errors import StaleLease
+from leases.errors import StaleLease, WorkerLocked
 from leases.models import Lease
 from runtime_jobs.identifiers import new_ids
 from runtime_jobs.models import Job
@@ -65,12 +65,12 @@ class ClaimResult:
     Attributes:
         leases: The new leases with their jobs, in the order in which they were claimed.
         again: Whether the claim was inconclusive: nothing was found, and nothing shows that no job waits.
-        is_replaced: Whether a newer process of the worker has replaced the session.
+        refusal: Why the worker was left out: `StaleLease` or `WorkerLocked`. Not raised if others claimed with it.
     """
 
     leases: Sequence[Lease]
     again: bool = False
-    is_replaced: bool = False
+    refusal: StaleLease | WorkerLocked | None = None
 
 
 @dataclass(frozen=True)
@@ -88,6 +88,10 @@ class Claimant:
     lease_ulid: str | None = None
 
 
+_REFUSALS: Final[dict[str, Callable[[], StaleLease | WorkerLocked]]] = {
+    "replaced": lambda: StaleLease("lease_ended"),
+    "locked": WorkerLocked,
+}
 _CLAIM = PreparedQuery(
     ClaimedRow,
     "CROSS JOIN LATERAL (SELECT (c.lease).*) lease",
@@ -108,7 +112,8 @@ def claim_for_each(
     """Lease up to `limit` of the next jobs for this offer to each of several workers, by one statement.
 
     Args:
-        claimants: The workers, each once. Their rows are locked until the transaction ends.
+        claimants: The workers, each once. Their rows are locked until the transaction ends. Only a single worker waits
+            for its row.
         offer: The offer of all of them, which is stored if it changed.
         limit: The maximum number of jobs of a worker; 0 stores sessions and offers only.
         acknowledge: Whether the leases are only granted until the workers acknowledge them.
@@ -135,10 +140,10 @@ def claim_for_each(
         if row.job is not None and row.lease is not None:
             row.lease.job, row.lease.worker = row.job, workers[row.lease.worker_id]
             leases[row.lease.worker_id].append(row.lease)
-    replaced = {row.claimant for row in rows if row.outcome == "replaced"}
+    refusals = {row.claimant: _REFUSALS[row.outcome]() for row in rows if row.outcome in _REFUSALS}
     again = any(row.outcome == "again" for row in rows)
     return [
-        ClaimResult(found, again=again and not found and name not in replaced, is_replaced=name in replaced)
+        ClaimResult(found, again=again and not found and name not in refusals, refusal=refusals.get(name))
         for name, found in leases.items()
     ]
 
@@ -160,8 +165,8 @@ def claim_jobs(
     """
     claimant = Claimant(worker, session, lease_ulid)
     (result,) = claim_for_each([claimant], offer, limit=limit, acknowledge=acknowledge, now=now)
-    if result.is_replaced:
-        raise StaleLease("lease_ended")
+    if result.refusal is not None:
+        raise result.refusal
     return result
 
 

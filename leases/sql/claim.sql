@@ -254,9 +254,9 @@ END $$;
 -- it the oldest jobs. Workers get their first jobs before any gets a second one. As to shares and tiers, they are served
 -- as one worker that claims as many jobs.
 --
--- Waits only for the workers' rows, in the order of their keys. They keep claims of one worker apart: its capacity is
--- exact. Queues and lanes are chosen without a lock (skipping a locked one would serve a lower priority); slots and jobs
--- are taken with SKIP LOCKED. A limit of N is N slot rows, so at most N jobs hold one.
+-- Waits only for the row of a single worker; of several, those whose row another transaction has are left out. The row
+-- keeps claims of one worker apart: its capacity is exact. Queues and lanes are chosen without a lock (skipping a locked
+-- one would serve a lower priority); slots and jobs are taken with SKIP LOCKED. A limit of N is N slot rows, so at most N jobs hold one.
 --
 -- p_workers: the workers, each once. p_sessions: the ULID of each worker's process, or empty. The newest process
 -- replaces the others.
@@ -267,8 +267,8 @@ END $$;
 -- p_now: the timestamp of the leases; NULL is the time of the database after the last lock of a job.
 --
 -- Rows: ('leased', worker, lease, job) in the order of the claim. Without lease and job: ('replaced', worker): a newer
--- process has replaced this session; 'again': inconclusive for the workers that got nothing, because of locked rows, after
--- 16 attempts, or because a blocked queue or lane was due and has been activated now.
+-- process has replaced this session; ('locked', worker): one of several, whose row another transaction has; 'again':
+-- inconclusive for the workers that got nothing, because of locked rows, after 16 attempts, or because a blocked queue or lane was due and has been activated now.
 CREATE OR REPLACE FUNCTION claim(
     p_workers bigint[], p_sessions text[], p_pool text, p_job_types text[], p_offers text[], p_isolation text,
     p_isolations text[], p_max_jobs integer, p_acknowledge boolean, p_lease_ids text[], p_event_ids text[],
@@ -280,6 +280,7 @@ SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
     max_attempts CONSTANT integer := 16;
+    unlocked bigint[] := p_workers;
     worker workers_worker;
     place integer;
     -- By the place of a worker in p_workers: its name, and how many jobs it may get.
@@ -322,7 +323,13 @@ DECLARE
     exhausted boolean := true;
 BEGIN
     -- 1. The workers: session, offer, capacity.
-    FOR worker IN SELECT * FROM workers_worker WHERE id = ANY (p_workers) ORDER BY id FOR NO KEY UPDATE LOOP
+    IF cardinality(p_workers) > 1 THEN
+        unlocked := ARRAY(SELECT w.id FROM workers_worker w WHERE w.id = ANY (p_workers)
+                           ORDER BY w.id FOR NO KEY UPDATE SKIP LOCKED);
+        RETURN QUERY SELECT 'locked'::text, w.worker_id::text, NULL::runtime_worker_leases, NULL::runtime_jobs
+                       FROM workers_worker w WHERE w.id = ANY (p_workers) AND w.id <> ALL (unlocked);
+    END IF;
+    FOR worker IN SELECT * FROM workers_worker WHERE id = ANY (unlocked) ORDER BY id FOR NO KEY UPDATE LOOP
         place := array_position(p_workers, worker.id);
         IF p_sessions[place] <> '' AND p_sessions[place] < worker.session COLLATE "C" THEN
             RETURN QUERY

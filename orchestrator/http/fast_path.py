@@ -18,6 +18,7 @@ from rest_framework.exceptions import AuthenticationFailed, PermissionDenied
 from rest_framework.permissions import BasePermission
 from rest_framework.renderers import JSONRenderer
 
+from leases.errors import WorkerLocked
 from orchestrator.core.db_scope import release_connections
 from orchestrator.core.principal_cache import Principal
 from orchestrator.http.api.calls import ApiAnswer, ApiCall, CombinedCall, Headers, IdentifiedTokens
@@ -242,7 +243,7 @@ class FastCall:
         context: Identifiers of the request.
         caller: Whom the request has authenticated, or None.
         result: The answer or the error. None until the call was executed.
-        is_left_out: The call does not fit into its group, and was not executed.
+        is_left_out: The call does not fit into its group, or its worker was locked. It was not executed.
     """
 
     __slots__ = ("attempt", "body", "caller", "context", "is_disconnected", "is_left_out", "request", "result")
@@ -302,6 +303,7 @@ def _run_combined(function: CombinedCall[Any, Any], entries: list[tuple[FastCall
         entries = [(call, entry) for call, entry in entries if not call.is_left_out]
     for (call, _), result in zip(entries, function.run_each([entry for _, entry in entries]), strict=True):
         call.result = result
+        call.is_left_out = in_group and isinstance(result, WorkerLocked)
 
 
 def _authenticate(calls: list[FastCall]) -> None:

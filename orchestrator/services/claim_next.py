@@ -16,7 +16,7 @@ from datetime import datetime
 from django.db import DatabaseError
 from django.utils.crypto import salted_hmac
 
-from leases.errors import StaleLease
+from leases.errors import StaleLease, WorkerLocked
 from leases.fencing import LockedLease
 from leases.models import Lease
 from leases.scheduling.claims import AttachedClaim, Offer
@@ -168,12 +168,12 @@ def _order(worker: Worker, request: ClaimRequest, lease_ulid: str) -> ClaimOrder
 
 
 def _claims_of(orders: Sequence[ClaimOrder]) -> list[list[Claimed]]:
-    """Return the claims of each order: none if a newer process has replaced the one that asks, or on an error."""
+    """Return the claims of each order: none if the worker was left out, or on an error."""
     results = claim_for_workers(orders) if orders else []
     for error in {id(result): result for result in results if isinstance(result, Exception)}.values():
         if isinstance(error, DatabaseError):
             log.log(log_level_of(error), "no claims after final messages; the workers claim again", exc_info=error)
-        elif not isinstance(error, StaleLease):
+        elif not isinstance(error, StaleLease | WorkerLocked):
             raise error
     return [[] if isinstance(result, Exception) else result for result in results]
 

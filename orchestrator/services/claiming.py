@@ -13,7 +13,6 @@ from typing import Any, Protocol, TypeVar
 
 from django.db import OperationalError, transaction
 
-from leases.errors import StaleLease
 from leases.models import Lease
 from leases.scheduling.claims import AttachedClaim, Claimant, ClaimResult, Offer, claim_for_each, claim_jobs
 from orchestrator.core.idempotency import IdempotentRequest
@@ -165,7 +164,8 @@ def claim_for_workers(orders: Sequence[ClaimOrder], *, now: datetime | None = No
         now: Timestamp of the leases; by default the time of the database.
 
     Returns:
-        The claims of each order, or its error: `StaleLease` if a newer process of the worker has replaced its session.
+        The claims of each order, or its error: `StaleLease` if a newer process of the worker has replaced its session,
+        `WorkerLocked` if others claim with the worker and must not wait for its row.
         An error of one statement is not raised, because the jobs of another one may be leased by then.
     """
     results: dict[int, list[Claimed] | Exception] = {}
@@ -219,10 +219,7 @@ def _claim_together(orders: dict[int, ClaimOrder], now: datetime | None) -> dict
         else:
             for place, order in list(waiting.items()):
                 failed |= _claim_together({place: order}, now)
-    return {
-        place: StaleLease("lease_ended") if result.is_replaced else _as_claims(result)
-        for place, result in found.items()
-    } | failed
+    return {place: result.refusal or _as_claims(result) for place, result in found.items()} | failed
 
 
 def claim_one(claim: AttachedClaim) -> Lease | None:

@@ -4,11 +4,12 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from leases.errors import StaleLease
+from leases.errors import StaleLease, WorkerLocked
 from leases.models import LaneHead, Lease
 from leases.scheduling.claims import Claimant, claim_for_each
 from orchestrator.audit.runner import run_audit
 from orchestrator.services import claiming, heartbeat, job_end
+from orchestrator.services.claiming import ClaimOrder
 from runtime_jobs.events import first_invalid_seq
 from runtime_jobs.models import Job, JobEvent
 from tests.factories import ProjectFactory, WorkerFactory, claimed, offer, submitted
@@ -143,3 +144,24 @@ def test_a_worker_whose_exclusions_leave_it_nothing_is_not_told_that_there_is_no
     assert (list(second.leases), second.again) == ([], True)
     (again,) = claim_for_each(claimants[1:], offer(two), limit=2, acknowledge=True)
     assert [lease.job.pk for lease in again.leases] == [last.pk]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_locked_worker_lets_no_other_one_wait():
+    """Its claim by itself waits, as before."""
+    workers = [WorkerFactory() for _ in range(3)]
+    jobs = [submitted().pk for _ in workers]
+    orders = [ClaimOrder(worker, offer(worker)) for worker in workers]
+    session = connection.copy()
+    try:
+        session.set_autocommit(False)
+        with session.cursor() as cursor:
+            cursor.execute("SELECT FROM workers_worker WHERE id = %s FOR NO KEY UPDATE", [workers[1].pk])
+        first, left_out, last = claiming.claim_for_workers(orders)
+    finally:
+        session.rollback()
+        session.close()
+    assert isinstance(left_out, WorkerLocked)
+    assert [claims[0].job.pk for claims in (first, last)] == jobs[:2]
+    (alone,) = claiming.claim_for_workers(orders[1:2])
+    assert alone[0].job.pk == jobs[2]

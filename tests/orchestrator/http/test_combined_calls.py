@@ -8,6 +8,7 @@ import pytest
 from django.db import OperationalError, connection, transaction
 from django.test.utils import CaptureQueriesContext
 
+from leases.errors import WorkerLocked
 from leases.models import Lease
 from leases.scheduling.claims import ClaimResult
 from orchestrator.http.asgi.sync_handler import ScopeHeaders
@@ -258,6 +259,25 @@ def test_what_takes_long_or_must_follow_another_call_is_left_out_of_a_group(worl
         assert [call.is_left_out for call in calls] == [response is None for response in found] == expected
         (alone,) = PATH.answer([call_of(next(one for one, out in zip(sent, expected, strict=True) if out))])
         assert alone.status < 300
+
+
+def test_a_claim_whose_worker_is_locked_follows_by_itself(world, others, monkeypatch):
+    submitted()
+    worker = WorkerFactory(slug="locked")
+    world.tokens["locked"] = worker.token
+    sent = [post(world, LEASES, {"worker_id": worker.worker_id}, "locked"), others[LEASES]]
+    original = claiming.claim_for_each
+
+    def locked(claimants, *args, **terms):
+        results = original(claimants[1:] or claimants, *args, **terms)
+        return results if len(claimants) == 1 else [ClaimResult([], refusal=WorkerLocked()), *results]
+
+    monkeypatch.setattr(claiming, "claim_for_each", locked)
+    calls = [call_of(one) for one in sent]
+    left_out, answer = PATH.answer(calls, in_group=True)
+    assert (left_out, answer.status, [call.is_left_out for call in calls]) == (None, 201, [True, False])
+    (alone,) = PATH.answer([call_of(sent[0])])
+    assert alone.status == 201
 
 
 def test_an_error_of_a_claim_costs_no_other_worker_its_lease(world, monkeypatch):

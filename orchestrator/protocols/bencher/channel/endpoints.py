@@ -14,6 +14,7 @@ from uuid import UUID
 from django.conf import settings
 from django.db import DatabaseError, InterfaceError
 
+from leases.errors import WorkerLocked
 from leases.fencing import newest_holding
 from orchestrator.core.db_scope import release_connection_after
 from orchestrator.core.principals import WorkerPrincipal
@@ -30,7 +31,13 @@ from orchestrator.http.observability.access_log import AccessLogEntry
 from orchestrator.http.observability.request_context import new_context
 from orchestrator.protocols.bencher.authentication import authenticate_runner
 from orchestrator.protocols.bencher.channel import messages, operations
-from orchestrator.protocols.bencher.channel.claims import JobWait, RunnerClaim, claim_for_channels, give_back
+from orchestrator.protocols.bencher.channel.claims import (
+    JobWait,
+    RunnerClaim,
+    claim_for_channels,
+    claim_for_runner,
+    give_back,
+)
 from orchestrator.protocols.bencher.channel.heartbeats import HeartbeatBatcher
 from orchestrator.protocols.bencher.channel.operations import FinalOutcome, LeaseRef, leased_job
 from orchestrator.protocols.bencher.channel.presence import ChannelPresence
@@ -220,6 +227,8 @@ class _Performer:
 
     async def _attempt_claim(self, worker: Worker) -> RunnerClaim:
         found = await self._sockets.claims.answer(worker, self._client)
+        if isinstance(found, WorkerLocked):
+            return await self._run(claim_for_runner, worker)
         if isinstance(found, Exception):
             raise found
         return found

@@ -7,10 +7,12 @@ from types import SimpleNamespace
 import pytest
 from django.db import OperationalError
 
+from leases.errors import WorkerLocked
 from orchestrator.http.asgi.client_identity import ClientIdentities
 from orchestrator.http.asgi.thread_pools import ThreadPool
 from orchestrator.http.errors.problems import ApiError
 from orchestrator.protocols.bencher.channel import endpoints
+from orchestrator.protocols.bencher.channel.claims import RunnerClaim
 from orchestrator.protocols.bencher.channel.endpoints import RunnerSockets, _Performer
 from orchestrator.protocols.bencher.channel.operations import FinalOutcome
 from orchestrator.protocols.bencher.channel.session import Expire, LeasedJob, Reply
@@ -30,6 +32,19 @@ def sockets():
 
 def unread(**changes):
     return FinalOutcome(Reply.ACK, JOB, b"output", **changes)
+
+
+def test_a_claim_whose_runner_is_locked_follows_by_itself(monkeypatch):
+    """The answers of a group are sent together: one that waited for a lock would delay all others."""
+    found = RunnerClaim(("pool",), None, {})
+    monkeypatch.setattr(endpoints, "claim_for_runner", lambda worker: [found, worker])
+
+    async def story():
+        shared = sockets()
+        monkeypatch.setattr(shared.claims, "_answer", lambda workers: [WorkerLocked() for _ in workers])
+        assert await _Performer(shared, WORKER)._attempt_claim(WORKER) == [found, WORKER]
+
+    run(story)
 
 
 def test_a_result_is_read_before_the_acknowledgement(monkeypatch):
