@@ -52,9 +52,15 @@ class Meter:
 
 @dataclass(frozen=True)
 class RunPresenter:
-    """Values that the template needs of a payload."""
+    """Values that the template needs of a payload.
+
+    Attributes:
+        payload: The payload.
+        requested_trace: The level of trace in force for the job, or None if the job was deleted.
+    """
 
     payload: Item
+    requested_trace: str | None = None
 
     @property
     def metadata(self) -> Item:
@@ -104,6 +110,12 @@ class RunPresenter:
         """The level of trace. Workers that name none record everything."""
         level: str = self.payload.get("trace", {}).get("level", JobTrace.FULL)
         return level
+
+    @property
+    def lacks_trace(self) -> bool:
+        """Whether the worker recorded less than the job asks for."""
+        levels = JobTrace.values
+        return self.requested_trace is not None and levels.index(self.trace_level) < levels.index(self.requested_trace)
 
     @property
     def rules(self) -> list[RuleFindings]:

@@ -41,7 +41,8 @@ def run_page(request: HttpRequest, run_id: str) -> HttpResponse:
     if run is None or not client_of_person(request.user).sees(run.org_slug):
         raise Http404
     job = Job.objects.filter(job_ulid=run.job_id).first()
-    context = {"run": run, "job": job, "job_url": _job_url(request.user, job), "report": RunPresenter(run.payload)}
+    report = RunPresenter(run.payload, job.trace if job else None)
+    context = {"run": run, "job": job, "job_url": _job_url(request.user, job), "report": report}
     return render(request, "ingest/run.html", context)
 
 

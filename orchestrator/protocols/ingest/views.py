@@ -17,10 +17,12 @@ from orchestrator.http.auth.permissions import HasScope, IsWorker
 from orchestrator.http.errors.problems import MEDIA_TYPE, ApiError
 from orchestrator.ingest.examples import UPLOAD
 from orchestrator.ingest.models import Run
+from orchestrator.ingest.presenter import RunPresenter
 from orchestrator.ingest.runs import StoredRun, store
 from orchestrator.protocols.ingest.errors import unprocessable, with_error
 from orchestrator.protocols.ingest.serializers import RunUpload
-from runtime_jobs.models.tenants import Scope
+from runtime_jobs.models import Job
+from runtime_jobs.models.tenants import JobTrace, Scope
 from workers.models import Worker
 
 
@@ -34,6 +36,17 @@ class RunReceipt(serializers.Serializer):
     payload_match = serializers.BooleanField(required=False)
 
 
+class TraceLevels(serializers.Serializer):
+    """The trace that the job asks for, and the one that its worker reports. A report without a level is complete."""
+
+    requested = serializers.ChoiceField(
+        choices=JobTrace.choices, allow_null=True, help_text="Null: the job was deleted."
+    )
+    recorded = serializers.ChoiceField(
+        choices=JobTrace.choices, help_text="Less than `requested`: the worker fell short."
+    )
+
+
 class RunDetail(serializers.Serializer):
     """Serializes a stored run."""
 
@@ -44,6 +57,7 @@ class RunDetail(serializers.Serializer):
     worker_id = serializers.CharField()
     received_at = serializers.DateTimeField()
     payload_sha256 = serializers.CharField()
+    trace = TraceLevels()
     payload = RunUpload()
 
 
@@ -119,4 +133,7 @@ class RunView(GenericAPIView):
     def get(self, _request: Request, run_id: str) -> Response:
         """Return a run as it was uploaded."""
         run = self.get_object()
-        return Response({name: getattr(run, str(name)) for name in RunDetail().fields})
+        job = Job.objects.filter(job_ulid=run.job_id).only("trace").first()
+        report = RunPresenter(run.payload, job.trace if job else None)
+        trace = {"requested": report.requested_trace, "recorded": report.trace_level}
+        return Response({name: trace if name == "trace" else getattr(run, str(name)) for name in RunDetail().fields})

@@ -8,7 +8,7 @@ from django.test import Client
 
 from orchestrator.ingest.formatting import format_bytes, format_seconds
 from orchestrator.ingest.models import Run
-from runtime_jobs.models import Membership
+from runtime_jobs.models import Job, Membership
 from tests.api_client import without_ids
 from tests.factories import OrganizationFactory
 from tests.orchestrator.ingest.conftest import payload_for
@@ -77,6 +77,17 @@ def test_a_file_that_was_denied_is_not_shown_as_missing(staff, wendy, payload, r
     assert text.index("Access denied") < text.index("/closed") < text.index("Not found (ENOENT)") < text.index("/gone")
 
 
+def test_a_worker_that_records_less_than_the_job_asks_for_is_shown(staff, job, run, payload):
+    for requested, recorded, is_shown in (
+        *(("full", "none", True), ("full", "network", True), ("network", "none", True)),
+        *(("full", "full", False), ("none", "full", False), ("none", "none", False)),
+    ):
+        Job.objects.update(trace=requested)
+        Run.objects.update(payload=changed(payload, "trace", "level", value=recorded))
+        text = page(staff, run)
+        assert (f"asks for the trace “{requested}”. Its worker recorded “{recorded}”" in text) is is_shown
+
+
 def test_what_was_not_recorded_is_not_shown_as_nothing(staff, run, payload):
     nothing = {"items": [], "total": 0, "truncated": False}
     payload["counts"] |= {"files_accessed": 0, "suspicious_activity": 0, "processes": 0}
@@ -87,6 +98,7 @@ def test_what_was_not_recorded_is_not_shown_as_nothing(staff, run, payload):
         "none": ("Not traced", 4, "The command was not traced"),
     }
     for level, (verdict, dashes, notice) in expected.items():
+        Job.objects.update(trace=level)
         Run.objects.update(payload=changed(payload, "trace", "level", value=level))
         text = page(staff, run)
         assert f"<strong>{verdict}</strong>" in text

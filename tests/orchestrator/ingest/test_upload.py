@@ -226,6 +226,15 @@ def test_programs_of_the_organization_read_the_run(wendy, alice, job, payload):
     assert answer.json()["job_id"] == job.job_ulid
 
 
+def test_a_run_says_whether_its_worker_recorded_what_the_job_asks_for(wendy, alice, job, payload):
+    path = f"/v1/ingest/runs/{wendy.post(PATH, payload).json()['run_id']}"
+    assert alice.get(path).json()["trace"] == {"requested": "full", "recorded": "full"}
+    Run.objects.update(payload=changed(payload, "trace", "level", value="none"))
+    assert alice.get(path).json()["trace"] == {"requested": "full", "recorded": "none"}
+    Run.objects.update(job_id="rtj_deleted")
+    assert alice.get(path).json()["trace"] == {"requested": None, "recorded": "none"}
+
+
 def test_another_organization_s_run_does_not_exist(wendy, payload):
     run_id = wendy.post(PATH, payload).json()["run_id"]
     bob = Caller(api_token(OrganizationFactory(slug="other")))
