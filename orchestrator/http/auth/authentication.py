@@ -5,6 +5,7 @@ A refusal is a 401 without further details.
 
 import math
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -108,17 +109,26 @@ def authenticate_bearers(
 
     Arguments and errors are those of `authenticate_bearer`.
     """
-    digests: list[str] = []
-    sought: dict[str, str] = {}  # tokens of the right shape by their digests
-    for header, network in callers:
-        scheme, _, token = header.partition(" ")
-        digests.append(digest_of(token))
-        if scheme.lower() == "bearer" and has_token_shape(token) and _wait(network, digests[-1]) is None:
-            sought[digests[-1]] = token
-    found = _principals_of(sought, now)
-    return [
-        _accepted(found.get(digest), digest, network) for digest, (_, network) in zip(digests, callers, strict=True)
-    ]
+    digests = [digest_of(header.partition(" ")[2]) for header, _ in callers]
+    results: dict[int, Principal | Throttled | AuthenticationFailed] = {}
+    while len(results) < len(callers):
+        turn: list[int] = []
+        sought: dict[str, str] = {}  # tokens of the right shape by their digests
+        tried: Counter[str] = Counter()  # by network, at most as many as may turn out to be invalid
+        for place, (header, network) in enumerate(callers):
+            if place in results:
+                continue
+            may_try = _wait(network, digests[place], tried=tried[network]) is None
+            if not may_try and tried[network]:
+                continue  # in the next turn, which knows how many were invalid
+            turn.append(place)
+            tried[network] += may_try
+            scheme, _, token = header.partition(" ")
+            if may_try and scheme.lower() == "bearer" and has_token_shape(token):
+                sought[digests[place]] = token
+        found = _principals_of(sought, now)
+        results |= {place: _accepted(found.get(digests[place]), digests[place], callers[place][1]) for place in turn}
+    return [results[place] for place in range(len(callers))]
 
 
 def _accepted(principal: Principal | None, digest: str, network: str) -> Principal | Throttled | AuthenticationFailed:
@@ -131,8 +141,8 @@ def _accepted(principal: Principal | None, digest: str, network: str) -> Princip
     return AuthenticationFailed("The token is not valid.")
 
 
-def _wait(network: str, digest: str) -> float | None:
-    return refusals.wait(network, digest, limit=settings.BAD_TOKENS_PER_MINUTE)
+def _wait(network: str, digest: str, *, tried: int = 0) -> float | None:
+    return refusals.wait(network, digest, limit=settings.BAD_TOKENS_PER_MINUTE - tried)
 
 
 def _principals_of(tokens: Mapping[str, str], now: float | None) -> dict[str, Principal]:

@@ -6,9 +6,11 @@ from datetime import timedelta
 import pytest
 from django.test import Client
 from django.utils import timezone
+from rest_framework.exceptions import AuthenticationFailed, Throttled
 
 from orchestrator.core.cause import Cause
-from orchestrator.http.auth.authentication import refusals
+from orchestrator.core.principals import ClientPrincipal
+from orchestrator.http.auth.authentication import authenticate_bearers, refusals
 from orchestrator.http.auth.bad_credentials import FailedAuthThrottle
 from orchestrator.http.client_ip import client_address, rate_limit_key
 from orchestrator.services import worker_state
@@ -129,6 +131,18 @@ def test_two_hundred_bad_tokens_a_minute_are_enough(organization, settings):
     assert other.get(JOBS).status_code == 429, "it was not seen good before"
     assert good.get(JOBS).status_code == 200, "it was: somebody else's flood does not stop it"
     assert stranger.http.get(JOBS, headers=stranger.headers, REMOTE_ADDR="192.0.2.1").status_code == 401
+
+
+def test_a_group_of_calls_tries_no_more_bad_tokens_than_calls_one_by_one(organization, settings):
+    settings.BAD_TOKENS_PER_MINUTE = 3
+    good = [f"Bearer {api_token(organization)}" for _ in range(9)]
+    bad = [f"Bearer rto_api_{number:043d}" for number in range(7)]
+    found = authenticate_bearers([(token, "here") for token in good[:7]])
+    assert [type(one) for one in found] == [ClientPrincipal] * 7, "valid tokens are not limited"
+    guesses = [(token, "here") for token in (*bad, good[7], good[0])]
+    found = authenticate_bearers([*guesses, (good[8], "elsewhere")])
+    assert [type(one) for one in found[:7]] == [AuthenticationFailed] * 3 + [Throttled] * 4
+    assert [type(one) for one in found[7:]] == [Throttled, ClientPrincipal, ClientPrincipal]
 
 
 def test_a_flood_is_counted_by_the_true_address(settings):
