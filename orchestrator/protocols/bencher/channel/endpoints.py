@@ -7,7 +7,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Hashable
-from math import inf
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
@@ -25,6 +24,7 @@ from orchestrator.http.asgi.responses import PATH_PARAMS, ROUTE, overloaded, ref
 from orchestrator.http.asgi.sockets import SocketDriver, SocketSession, handshake_request
 from orchestrator.http.asgi.thread_pools import OVERLOADS, ThreadPool
 from orchestrator.http.asgi.websocket_protocol import EXTENSION, WebSocketConnection
+from orchestrator.http.auth.authentication import touch_last_seen
 from orchestrator.http.client_ip import rate_limit_key
 from orchestrator.http.errors.problems import ApiError, to_api_error
 from orchestrator.http.observability.access_log import AccessLogEntry
@@ -74,8 +74,6 @@ ACK_SECONDS: Final = 4.0  # a runner sends its result again after 5 s without an
 RESULT_THREADS: Final = 2
 MAX_UNREAD_RESULTS: Final = 32  # in memory; further ones are read from the store by the scheduler process
 DATABASE_PAUSE_SECONDS: Final = 1.0
-SEEN_SECONDS: Final = 20.0  # between two records that a runner in execution is online
-MAX_REMEMBERED_RUNNERS: Final = 10_000
 _IN_EXECUTION: Final = frozenset({BencherStatus.CLAIMED, BencherStatus.RUNNING})
 
 
@@ -95,7 +93,6 @@ class RunnerSockets:
         self.claims = CallGroup("claims of runners", claim_for_channels, ThreadPool("claim", threads=1, queue=0))
         self.presence = ChannelPresence(threads)
         self._background: set[asyncio.Task[None]] = set()
-        self._seen_at: dict[int, float] = {}  # by the key of the runner: when it was last recorded as online
 
     async def channel(self, scope: Message, receive: Receive, send: Send) -> None:
         """Serve `/v0/runners/{runner}/channel`."""
@@ -158,14 +155,7 @@ class RunnerSockets:
         await SocketDriver(session, performer.perform, scope, receive, send).run()
 
     async def _renew_leases(self, jobs: list[LeasedJob], running: set[str]) -> dict[str, Reply]:
-        now = time.monotonic()
-        workers = {job.handle.worker.pk: job.handle.worker for job in jobs}
-        seen = [worker for key, worker in workers.items() if now - self._seen_at.get(key, -inf) >= SEEN_SECONDS]
-        replies = await self.threads.run(_renew_leases, jobs, running, seen, client="heartbeats of runners")
-        if len(self._seen_at) > MAX_REMEMBERED_RUNNERS:
-            self._seen_at.clear()
-        self._seen_at |= {worker.pk: now for worker in seen}
-        return replies
+        return await self.threads.run(_renew_leases, jobs, running, client="heartbeats of runners")
 
     async def read_result(self, outcome: FinalOutcome, *, seconds: float) -> None:
         """Read the result of a job, and return when that has ended or the time is up.
@@ -270,10 +260,9 @@ def _release(job: LeasedJob) -> None:
 
 
 @release_connection_after
-def _renew_leases(jobs: list[LeasedJob], running: set[str], seen: list[Worker]) -> dict[str, Reply]:
+def _renew_leases(jobs: list[LeasedJob], running: set[str]) -> dict[str, Reply]:
     replies = operations.renew_leases(jobs, running)
-    if seen:
-        operations.record_seen(seen)
+    touch_last_seen(*(job.handle.worker for job in jobs))
     return replies
 
 

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
-from django.db import transaction
-
 from leases.errors import StaleLease
 from leases.fencing import newest_holding
 from leases.models import Lease
@@ -28,7 +26,6 @@ from orchestrator.services.job_end import ReadResult
 from orchestrator.services.transitions import MAX_MESSAGE_LENGTH
 from runtime_jobs.control_characters import escape_controls
 from runtime_jobs.db_errors import fault_of
-from runtime_jobs.db_functions import ClockTimestamp
 from runtime_jobs.db_time import database_now
 from runtime_jobs.errors import AlreadyFinal, CancelNotRequested, Conflict, InvalidTransition, LifecycleError
 from runtime_jobs.identifiers import public_id_of, uuid_of
@@ -121,25 +118,13 @@ def renew_leases(jobs: Iterable[LeasedJob], running: Collection[str] = ()) -> di
             replies[lease_ulid] = _reply_to_beat(result.job)
     if changed:
         found = {job.job_ulid: job for job in Job.objects.filter(job_ulid__in=[refs[key].job_ulid for key in changed])}
-        replies |= {key: _reply_to_beat(found[refs[key].job_ulid]) for key in changed}
+        replies |= {key: _reply_to_beat(found.get(refs[key].job_ulid)) for key in changed}
     return replies
 
 
-def record_seen(workers: Iterable[Worker]) -> None:
-    """Record that these runners are online. Rows that another transaction has locked are left out.
-
-    Args:
-        workers: Runners whose heartbeats have arrived.
-    """
-    keys = [worker.pk for worker in workers]
-    with transaction.atomic():
-        rows = Worker.objects.select_for_update(no_key=True, skip_locked=True).filter(pk__in=keys)
-        free = list(rows.values_list("pk", flat=True))
-        Worker.objects.filter(pk__in=free).update(last_seen_at=ClockTimestamp())
-
-
-def _reply_to_beat(job: Job) -> Reply:
-    return Reply.CANCEL if job_status(job) is _CANCELED else Reply.ACK
+def _reply_to_beat(job: Job | None) -> Reply:
+    """Return the reply to a heartbeat. The result of a job that retention has deleted is of no use."""
+    return Reply.CANCEL if job is None or job_status(job) is _CANCELED else Reply.ACK
 
 
 def finish(job: LeasedJob, frame: FinalFrame) -> FinalOutcome:

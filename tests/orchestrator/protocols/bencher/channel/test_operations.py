@@ -8,8 +8,9 @@ from django.db import transaction
 from django.forms import model_to_dict
 
 from leases.models import Lease
-from orchestrator.core.db_scope import release_connection_after
-from orchestrator.protocols.bencher.channel import operations
+from orchestrator.http.auth import authentication
+from orchestrator.maintenance.pruning import delete_everything
+from orchestrator.protocols.bencher.channel import endpoints, operations
 from orchestrator.protocols.bencher.channel.messages import CanceledFrame, CompletedFrame, FailedFrame
 from orchestrator.protocols.bencher.channel.session import CloseReason, Reply
 from orchestrator.protocols.bencher.states import job_status
@@ -261,6 +262,18 @@ def test_many_runners_are_renewed_together_and_a_stale_one_alone_is_refused():
     assert [replies[job.handle.lease_ulid] for job in jobs] == [ACK, ACK, CANCEL, ACK, ACK]
 
 
+def test_a_job_that_retention_has_deleted_is_canceled_and_costs_no_other_heartbeat():
+    spec, jobs = new_spec(), []
+    for number in range(2):
+        order(spec)
+        jobs.append(held_by(new_runner(spec, slug=f"runner-{number}")))
+    failed(jobs[1])
+    delete_everything(now=database_now() + timedelta(days=4000))
+    assert not Job.objects.filter(job_ulid=jobs[1].handle.job_ulid).exists()
+    replies = operations.renew_leases(jobs)
+    assert [replies[job.handle.lease_ulid] for job in jobs] == [ACK, CANCEL]
+
+
 def test_a_late_result_of_an_unknown_job_is_acknowledged(runner):
     job = held_by(runner)
     running(job)
@@ -434,17 +447,18 @@ def test_any_error_text_can_be_stored(runner, text):
     assert "\0" not in (row(job).failure_message or "")
 
 
-def test_a_runner_in_execution_is_online(runner):
+def test_a_heartbeat_shows_that_a_runner_is_online_and_a_locked_row_delays_no_other(monkeypatch):
+    spec, runners, jobs = new_spec(), [], []
+    for number in range(2):
+        order(spec)
+        runners.append(new_runner(spec, slug=f"runner-{number}"))
+        jobs.append(held_by(runners[-1]))
     Worker.objects.update(last_seen_at=None)
-    operations.record_seen([runner])
-    assert Worker.objects.get().last_seen_at is not None
-
-
-def test_a_runner_whose_row_is_locked_delays_no_heartbeat(runner):
-    other = new_runner(slug="other")
-    Worker.objects.update(last_seen_at=None)
+    monkeypatch.setattr(authentication, "_touched", {})
     with ThreadPoolExecutor(1) as threads, transaction.atomic():
-        Worker.objects.select_for_update().get(pk=runner.pk)
-        threads.submit(release_connection_after(operations.record_seen), [runner, other]).result(30)
-    assert Worker.objects.get(pk=runner.pk).last_seen_at is None
-    assert Worker.objects.get(pk=other.pk).last_seen_at is not None
+        Worker.objects.select_for_update().get(pk=runners[0].pk)
+        replies = threads.submit(endpoints._renew_leases, jobs, set()).result(30)
+    assert set(replies.values()) == {ACK}
+    assert [Worker.objects.get(pk=runner.pk).last_seen_at is None for runner in runners] == [True, False]
+    endpoints._renew_leases(jobs, set())
+    assert all(Worker.objects.values_list("last_seen_at", flat=True))
