@@ -35,7 +35,7 @@ UPLOAD = OpenApiExample(
                 "allow_exec": True,
                 "timeout_seconds": 300,
                 "trace_only": False,
-                "enforced_layers": ["user_ns", "mount_ns", "pid_ns", "net_ns", "no_new_privs", "seccomp", "ptrace"],
+                "enforced_layers": ["landlock", "no_new_privileges", "no_capabilities", "seccomp", "tracer_outside"],
             },
             "started_at": _AT,
             "finished_at": _END,
