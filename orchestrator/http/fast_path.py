@@ -12,8 +12,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import IO, Any, NamedTuple, TypeVar
 
+from csp.constants import HEADER as CSP_HEADER
 from django.conf import settings
+from django.http import HttpRequest, HttpResponse
 from django.http.request import split_domain_port, validate_host
+from django.http.response import HttpResponseBase
+from django.utils.module_loading import import_string
 from rest_framework.exceptions import AuthenticationFailed, PermissionDenied
 from rest_framework.permissions import BasePermission
 from rest_framework.renderers import JSONRenderer
@@ -27,7 +31,6 @@ from orchestrator.http.asgi.body_limit import body_limit
 from orchestrator.http.asgi.long_poll import NO_WORK, PollAttempt
 from orchestrator.http.auth.authentication import CHALLENGE, authenticate_bearers
 from orchestrator.http.client_ip import last_entry, network_of, parse_address
-from orchestrator.http.csp import NOTHING
 from orchestrator.http.errors.problems import MEDIA_TYPE, problem, to_api_error
 from orchestrator.http.observability.access_log import CLIENT_CLOSED_REQUEST, AccessLogEntry
 from orchestrator.http.observability.request_context import RequestContext, new_context
@@ -136,14 +139,8 @@ class FastPath:
                 self._with_parameter[before, after] = route, _PARAMETERS[parameter]
             else:
                 self._exact[route.path] = route
-        self._common = [
-            ("Content-Security-Policy", NOTHING),
-            ("X-Frame-Options", settings.X_FRAME_OPTIONS),
-            ("X-Content-Type-Options", "nosniff"),
-            ("Referrer-Policy", settings.SECURE_REFERRER_POLICY),
-            ("Cross-Origin-Opener-Policy", settings.SECURE_CROSS_ORIGIN_OPENER_POLICY),
-            ("Cache-Control", "no-store"),
-        ]
+        # Of requests that did not come over HTTPS, and of those that did.
+        self._common = [_headers_of_middleware(is_secure=is_secure) for is_secure in (False, True)]
 
     def match(self, path: str, headers: H, *, size: int, peer: str, scheme: str) -> PlainRequest | None:
         """Return the request if it takes this path, else None: then Django answers it.
@@ -203,7 +200,8 @@ class FastPath:
             return self._response(call)
         except Exception:
             log.exception("no response to %s", call.context.request_id)
-            return FastResponse(500, [*self._common, ("Content-Length", "0")], b"", call.caller)
+            headers = [*self._common[call.request.is_secure], ("Content-Length", "0")]
+            return FastResponse(500, headers, b"", call.caller)
 
     def _response(self, call: "FastCall") -> FastResponse:
         """Return the response to an executed call, and write its line of the log."""
@@ -223,12 +221,10 @@ class FastPath:
         if not (attempt and attempt.should_keep_waiting(entry, answer.status)):
             is_routine = route.is_long_poll and answer.status == NO_WORK
             entry.record(CLIENT_CLOSED_REQUEST if call.is_disconnected() else answer.status, is_routine=is_routine)
-        headers = [*self._common, *answer.headers.items()]
+        headers = [*self._common[call.request.is_secure], *answer.headers.items()]
         headers += [("Allow", route.allow), ("Content-Length", str(len(content))), ("X-Request-Id", request_id)]
         if content:
             headers.append(("Content-Type", media_type))
-        if call.request.is_secure and settings.SECURE_HSTS_SECONDS:
-            headers.append(("Strict-Transport-Security", _hsts()))
         return FastResponse(answer.status, headers, content, call.caller, answer.identified)
 
 
@@ -367,10 +363,29 @@ def _is_secure(headers: Headers, scheme: str) -> bool:
     return scheme == "https"
 
 
-def _hsts() -> str:
-    parts = [f"max-age={settings.SECURE_HSTS_SECONDS}"]
-    if settings.SECURE_HSTS_INCLUDE_SUBDOMAINS:
-        parts.append("includeSubDomains")
-    if settings.SECURE_HSTS_PRELOAD:
-        parts.append("preload")
-    return "; ".join(parts)
+class _AnyRequest(HttpRequest):
+    """A request to this server, of which the middleware sees the scheme only."""
+
+    def __init__(self, scheme: str) -> None:
+        super().__init__()
+        self.method, self.path, self.path_info, self._scheme = "POST", "/", "/", scheme
+
+    def get_host(self) -> str:
+        return "localhost"
+
+    def _get_scheme(self) -> str:
+        return self._scheme
+
+
+def _headers_of_middleware(*, is_secure: bool) -> list[tuple[str, str]]:
+    """Return the headers that the middleware adds to every response of the API.
+
+    They are those of one response. The first middleware is left out: it logs and counts the request, and the one header
+    of it that is the same for all calls is that about caches.
+    """
+    answer: Callable[[HttpRequest], HttpResponseBase] = lambda _: HttpResponse(content_type="application/json")  # noqa: E731
+    for path in reversed(settings.MIDDLEWARE[1:]):
+        answer = import_string(path)(answer)
+    found = answer(_AnyRequest("https" if is_secure else "http")).headers.items()
+    headers = [(name, value) for name, value in found if not name.startswith("Content-") or name == CSP_HEADER]
+    return [*headers, ("Cache-Control", "no-store")]

@@ -335,6 +335,23 @@ def test_a_failure_is_answered_alike(handlers, world, kind, caplog, monkeypatch)
     compare(handlers, kind, {"": post(world, f"{LEASES}/{world.held}/heartbeat", {})}, caplog, is_fast=True)
 
 
+def add_header(get_response):
+    def middleware(request):
+        response = get_response(request)
+        response["X-Added"] = "yes"
+        return response
+
+    return middleware
+
+
+def test_the_fast_path_has_the_headers_of_every_middleware(world, caplog, settings):
+    settings.MIDDLEWARE = [*settings.MIDDLEWARE, f"{__name__}.add_header"]
+    handler = SyncASGIHandler(FastPath(ROUTES))
+    sent = post(world, f"{LEASES}/{world.held}/heartbeat", {})
+    found = tried(lambda sent: by_asgi(handler, sent), sent, caplog)
+    assert ("X-Added", "yes") in [(name.title(), value) for name, value in found.headers]
+
+
 @KINDS
 def test_a_match_executes_and_counts_nothing(handlers, world, kind, django_assert_num_queries, monkeypatch):
     monkeypatch.setattr(authentication, "authenticate_bearers", None)
