@@ -62,10 +62,10 @@ import os, socket, sys, django, uvicorn
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
 django.setup()
-from orchestrator.http.asgi.server import BurstServer, uvicorn_options
+from orchestrator.http.asgi.server import GracefulServer, uvicorn_options
 
 config = uvicorn.Config(**uvicorn_options(app=sys.argv[2]))
-BurstServer(config).run(sockets=[socket.socket(fileno=int(sys.argv[1]))])
+GracefulServer(config).run(sockets=[socket.socket(fileno=int(sys.argv[1]))])
 """
 # The other kind of server, one thread a request.
 WSGI = """

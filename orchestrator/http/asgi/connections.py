@@ -60,10 +60,11 @@ class ConnectionTable:
         Returns:
             None, or the reason for a refusal: `address_limit` or `connection_limit`.
         """
-        network = client_network(address)
-        reason = self.refusal(network)
-        if reason is not None:
-            return reason
+        network, limit = client_network(address), self.max_per_address
+        if network is not None and limit is not None and self._per_network[network] >= limit:
+            return "address_limit"
+        if len(self) >= self.max_connections and not self._idle:
+            return "connection_limit"
         while len(self) >= self.max_connections:
             # Half-open and idle keep-alive connections are closed first: no request is lost with them.
             oldest = next(iter(self._idle))
@@ -75,20 +76,6 @@ class ConnectionTable:
             self._per_network[network] += 1
         self._idle[connection] = None
         CONNECTIONS.set(len(self))
-        return None
-
-    def refusal(self, network: str | None, *, waiting: int = 0) -> str | None:
-        """Return why one more connection of the network would be refused, or None.
-
-        Args:
-            network: The client's network, as `client_network` returns it.
-            waiting: Connections of the network that are accepted and not registered yet.
-        """
-        limit = self.max_per_address
-        if network is not None and limit is not None and self._per_network[network] + waiting >= limit:
-            return "address_limit"
-        if len(self) >= self.max_connections and not self._idle:
-            return "connection_limit"
         return None
 
     def remove(self, connection: Evictable) -> None:

@@ -1,9 +1,8 @@
-"""The uvicorn server with this project's options and acceptor, in one process or several."""
+"""The uvicorn server with this project's options and its end, in one process or several."""
 
 import asyncio
 import contextlib
 import logging
-import os
 import signal
 import socket
 import sys
@@ -15,9 +14,8 @@ from django.conf import settings
 from uvicorn.config import STARTUP_FAILURE
 from uvicorn.supervisors import multiprocess
 
-from orchestrator.http.asgi.acceptor import ACCEPTED_PER_TURN, OPENED_PER_TURN, Acceptor
 from orchestrator.http.asgi.graceful_restart import START_SECONDS, GracefulRestart
-from orchestrator.http.asgi.http_protocol import LimitedHttpProtocol, connection_table
+from orchestrator.http.asgi.http_protocol import LimitedHttpProtocol
 from orchestrator.http.asgi.socket_activation import inherited_sockets, report_ready
 from orchestrator.http.asgi.websocket_protocol import LimitedWebSocketProtocol
 
@@ -58,28 +56,10 @@ def uvicorn_options(**changes: Any) -> dict[str, Any]:
     return options | changes
 
 
-class BurstServer(uvicorn.Server):
-    """A uvicorn server whose connections are accepted by an `Acceptor`."""
+class GracefulServer(uvicorn.Server):
+    """A uvicorn server that ends connections only after a response, and with the tasks that it has canceled."""
 
     is_replaced = False  # another process accepts connections after this one, from the same sockets
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        listening = [
-            socket.socket(fileno=os.dup(found.fileno())) for server in self.servers for found in server.sockets
-        ]
-        for server in self.servers:
-            server.close()  # the duplicates still listen, and share the accept queue
-        is_shared = self.config.workers > 1
-        acceptor: Any = Acceptor(
-            listening,
-            self._create_protocol,
-            table=connection_table(),
-            ssl=self.config.ssl,
-            accepted_per_turn=OPENED_PER_TURN if is_shared else ACCEPTED_PER_TURN,
-        )
-        acceptor.start()
-        self.servers = [acceptor]
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Answer clients that another process will serve, then wait for the requests that uvicorn cancels.
@@ -99,31 +79,25 @@ class BurstServer(uvicorn.Server):
         uvicorn closes an idle connection at once. A client whose request is on its way then has neither a response nor
         the right to repeat it.
         """
-        acceptor: Any = self.servers[0]
-        acceptor.stop_accepting()
+        for server in self.servers:
+            server.close()  # the sockets of other processes still listen, and share the accept queue
         deadline = time.monotonic() + LAST_REQUEST_SECONDS
-        while (acceptor.is_opening or self.server_state.connections) and time.monotonic() < deadline:
+        while self.server_state.connections and time.monotonic() < deadline:
             for connection in self.server_state.connections:
                 if isinstance(connection, LimitedHttpProtocol):
                     connection.end_after_response()
             await asyncio.sleep(0.05)
 
-    def _create_protocol(self) -> asyncio.Protocol:
-        protocol_class: Any = self.config.http_protocol_class
-        protocol: asyncio.Protocol = protocol_class(
-            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
-        )
-        return protocol
 
-
-class RestartableServer(BurstServer):
+class RestartableServer(GracefulServer):
     """A server that SIGHUP restarts (`asgi.graceful_restart`)."""
 
     restart: GracefulRestart | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        self.restart = GracefulRestart(self.servers[0].sockets, self._hand_over)
+        listening: Any = [found for server in self.servers for found in server.sockets]
+        self.restart = GracefulRestart(listening, self._hand_over)
         self.restart.start()
         report_ready()
 
@@ -135,13 +109,13 @@ class RestartableServer(BurstServer):
         self._captured_signals.remove(signal.SIGTERM)  # uvicorn would raise it again
 
 
-class BurstProcess(multiprocess.Process):
+class SharingProcess(multiprocess.Process):
     """One of several processes that share the listening sockets."""
 
     @property
     def server(self) -> uvicorn.Server:
         if self._server is None:
-            self._server = server = BurstServer(config=self.config)
+            self._server = server = GracefulServer(config=self.config)
             server.is_replaced = True
         return self._server
 
@@ -157,7 +131,7 @@ def run_server(**changes: Any) -> None:
     for found in inherited:
         log.info("listening on %s, a socket that was passed to this process", found.getsockname())
     if config.workers > 1:
-        multiprocess.Process = BurstProcess  # type: ignore[misc]  # `Multiprocess` has no parameter for it
+        multiprocess.Process = SharingProcess  # type: ignore[misc]  # `Multiprocess` has no parameter for it
         multiprocess.Multiprocess(config, sockets=inherited or [config.bind_socket()]).run()
         return
     server = RestartableServer(config)

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 import uvicorn
 
-from orchestrator.http.asgi.acceptor import Acceptor
-from orchestrator.http.asgi.server import BurstServer, uvicorn_options
+from orchestrator.http.asgi.server import GracefulServer, uvicorn_options
 
 TCP_INFO_BACKLOG = 28  # offset of `tcpi_sacked`, which is the limit of the accept queue on a listening socket
 
@@ -26,7 +25,7 @@ def listener():
 
 def started(listener, check):
     async def scene():
-        server = BurstServer(uvicorn.Config(**uvicorn_options(app=never)))
+        server = GracefulServer(uvicorn.Config(**uvicorn_options(app=never)))
         server.config.load()
         server.lifespan = server.config.lifespan_class(server.config)
         await server.startup([listener])
@@ -37,17 +36,6 @@ def started(listener, check):
                 serving.close()
 
     asyncio.run(scene())
-
-
-def test_an_acceptor_takes_the_place_of_the_servers_of_the_loop(listener):
-    address = listener.getsockname()
-
-    def check(server):
-        (serving,) = server.servers
-        assert isinstance(serving, Acceptor)
-        assert [found.getsockname() for found in serving.sockets] == [address]
-
-    started(listener, check)
 
 
 def test_the_accept_queue_is_as_long_as_the_kernel_allows(listener):
