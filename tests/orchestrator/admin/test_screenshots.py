@@ -404,7 +404,7 @@ def test_the_pages_of_runners_and_their_jobs(browser, live_server, pictures, tmp
         ("spec", f"/admin/workers/hardwarespec/{found.specs['intel-v1-vm'].pk}/change/", 800, ("firecracker",)),
         ("job-lost", page_of(found.jobs["lost"]), 1250, ("A late result of the worker still counts", "intel-v1")),
         ("job-processed", page_of(found.jobs["processed"]), 1250, ("Succeeded", "Billed minutes", "cargo bench", "Show report")),
-        ("job-waiting", page_of(found.jobs["waiting"]), 1000, ("the hardware spec graviton",)),
+        ("job-without-runner", page_of(found.jobs["waiting"]), 1000, ("the hardware spec graviton",)),
         ("usage", "/admin/runtime_jobs/usagerecord/", 560, ("bencher", "adapter", "Download CSV")),
         ("reports", "/admin/orchestrator/report/", 560, ("read", "adapter", "Intel v1")),
         ("report", f"/admin/orchestrator/report/{found.reports['processed'].pk}/change/", 900, ("read", "main", "json")),
