@@ -58,7 +58,10 @@ class Server:
 # Not by its `--fd`, which takes every socket for one of a file: each answer then waits 40 ms for the other side's
 # acknowledgement.
 ASGI = """
-import os, socket, sys, django, uvicorn
+import gc, os, socket, sys
+
+gc.disable()  # as manage.py does
+import django, uvicorn
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
 django.setup()
