@@ -13,7 +13,9 @@ from datetime import timedelta
 import pytest
 from django.db import OperationalError, connection, connections
 
-from leases.models import Lease, Limit, LimitKind, LimitScope
+from leases.models import LaneGeneration, Lease, Limit, LimitKind, LimitScope
+from leases.scheduling import generations
+from leases.scheduling.generations import Generations
 from leases.scheduling.limits import LimitTarget
 from orchestrator.audit.runner import run_audit
 from orchestrator.core.cause import Cause
@@ -137,7 +139,24 @@ class Actor:
         )()
 
 
-def test_whatever_is_set_and_lifted_no_job_is_lost_from_sight(settings):
+class Renewal(threading.Thread):
+    """Begins a generation of heads whenever it can, as the scheduler process does now and then."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.ended = threading.Event()
+
+    def run(self) -> None:
+        renewed = Generations()
+        try:
+            while not self.ended.wait(0.002):
+                renewed.renew()
+        finally:
+            connections.close_all()
+
+
+def test_whatever_is_set_and_lifted_no_job_is_lost_from_sight(settings, monkeypatch):
+    monkeypatch.setattr(generations, "WRITES", 1)
     settings.BREAKER = settings.BREAKER | {"least_jobs": 5, "cool_down_seconds": 0}
     seed = int(os.environ.get("STORM_SEED", random.randrange(10**9)))
     sys.stderr.write(f"\nSTORM_SEED={seed}")
@@ -150,10 +169,14 @@ def test_whatever_is_set_and_lifted_no_job_is_lost_from_sight(settings):
         projects += [ProjectFactory(organization=organization, slug=slug) for slug in ("web", "api")]
     actors = [Actor(seed + number, projects) for number in range(6)]
     threads = [threading.Thread(target=actor.run) for actor in actors]
-    for thread in threads:
+    renewal = Renewal()
+    for thread in (renewal, *threads):
         thread.start()
     for thread in threads:
         thread.join(300)
+    assert renewal.is_alive()
+    renewal.ended.set()
+    renewal.join(60)
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT pg_stat_clear_snapshot(), deadlocks FROM pg_stat_database WHERE datname = current_database()"
@@ -162,6 +185,7 @@ def test_whatever_is_set_and_lifted_no_job_is_lost_from_sight(settings):
     assert [repr(error) for actor in actors for error in actor.trouble] == []
     assert sum(actor.did["claimed"] for actor in actors) > 0
     assert run_audit() == []
+    assert LaneGeneration.objects.latest("number").oldest > 0
     assert_all_can_be_had(actors)
     assert run_audit() == []
 
