@@ -351,9 +351,9 @@ BEGIN
         SELECT worker.capacity - count(*), min(o.id) INTO number, oldest_lease FROM runtime_worker_leases o
          WHERE o.worker_id = worker.worker_id AND o.status = 'open' AND o.id >= worker.leases_from
            AND o.expires_at > coalesce(p_now, clock_timestamp());
-        -- One claim in 64 raises the bound of these leases, so that others do not read the versions of all that have
+        -- One claim in 256 raises the bound of these leases, so that others do not read the versions of all that have
         -- ended. A later lease gets a higher id: only claims make leases of this worker, under the lock of its row.
-        IF random() < 1.0 / 64 THEN
+        IF random() < 1.0 / 256 THEN
             UPDATE workers_worker
                SET leases_from = coalesce(oldest_lease, (SELECT last_value FROM runtime_worker_leases_id_seq))
              WHERE id = worker.id;
