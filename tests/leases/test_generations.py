@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import psycopg
 import pytest
@@ -61,12 +61,10 @@ def test_heads_follow_into_the_newest_generation(few_writes):
     assert [str(finding) for finding in run_audit()] == []
 
 
-def test_a_generation_stays_while_a_transaction_may_write_into_it(few_writes):
-    """A job enters its lane; before that commits, the scheduler process begins a generation and moves all heads."""
-    job, other = submitted(ProjectFactory()), submitted(ProjectFactory())
-    LaneHead.objects.filter(lane_id=job.lane_id).update(head_id=None, head_at=None, scan_from=EMPTY)
-    QueueHead.objects.filter(head_id=job.pk).update(head_id=None, head_at=None)
-    entered, commit = threading.Event(), threading.Event()
+@contextmanager
+def entered(job) -> Iterator[None]:
+    """Let a waiting job enter its lane again, in a transaction that commits afterwards."""
+    written, commit = threading.Event(), threading.Event()
 
     def enter() -> None:
         try:
@@ -75,7 +73,7 @@ def test_a_generation_stays_while_a_transaction_may_write_into_it(few_writes):
                     "SELECT release_and_enqueue('{}', %s::bigint[], %s::bigint[], %s::timestamptz[], '{}')",
                     [[job.pk], [job.lane_id], [job.created_at]],
                 )
-                entered.set()
+                written.set()
                 assert commit.wait(60)
         finally:
             connection.close()
@@ -83,16 +81,42 @@ def test_a_generation_stays_while_a_transaction_may_write_into_it(few_writes):
     thread = threading.Thread(target=enter)
     thread.start()
     try:
-        assert entered.wait(60)
-        write_heads()
-        renewed = Generations()
+        assert written.wait(60)
+        yield
+    finally:
+        commit.set()
+        thread.join(60)
+
+
+@pytest.mark.parametrize("is_older", [True, False], ids=["older transaction", "younger transaction"])
+def test_a_generation_stays_while_a_transaction_may_write_into_it(few_writes, monkeypatch, is_older):
+    """A job enters its lane; before that commits, the scheduler process begins a generation and moves all heads.
+
+    The transaction has a lower id than the one that begins the generation or, in the second case, a higher one. It read
+    the number of the generation before, all the same.
+    """
+    job, other = submitted(ProjectFactory()), submitted(ProjectFactory())
+    LaneHead.objects.filter(lane_id=job.lane_id).update(head_id=None, head_at=None, scan_from=EMPTY)
+    QueueHead.objects.filter(head_id=job.pk).update(head_id=None, head_at=None)
+    write_heads()
+    renewed, running = Generations(), ExitStack()
+    if is_older:
+        running.enter_context(entered(job))
+    else:
+        create = LaneGeneration.objects.create
+
+        def create_slowly(**columns: int) -> LaneGeneration:
+            with transaction.atomic():
+                made = create(**columns)
+                running.enter_context(entered(job))
+            return made
+
+        monkeypatch.setattr(LaneGeneration.objects, "create", create_slowly)
+    with running:
         for _ in range(3):
             renewed.renew()
         Generations().renew()  # as another process that takes over
         assert live() == (0, 1)
-    finally:
-        commit.set()
-        thread.join(60)
     worker = WorkerFactory(capacity=2)
     assert claimed(worker).job.pk == job.pk, "it is in the older generation"
     eventually(lambda: renewed.renew() or live() == (1, 1))
