@@ -169,7 +169,6 @@ def _own_checkpoint_folder(settings, monkeypatch) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish() -> None:
     """Exclude all objects so far from garbage collection: with them each full collection takes most of a second."""
-    gc.collect()
     gc.freeze()
     gc.set_threshold(10_000, 10, 10)  # with Python's, collections took a tenth of the time of the tests
     gc.enable()

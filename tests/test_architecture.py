@@ -4,6 +4,7 @@ import ast
 import re
 import sys
 from collections.abc import Iterator
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -50,15 +51,16 @@ AGENT = ("workers.agent", "workers.report", "workers.engines")
 AGENT_IS_STARTED_BY = "orchestrator.management.commands.runworker"
 
 
-def modules() -> Iterator[tuple[str, ast.Module]]:
+@cache
+def modules() -> dict[str, ast.Module]:
+    """Parse every module, in the test process that asks for them."""
+    found = {}
     for package in ("runtime_jobs", "workers", "leases", "orchestrator", "config"):
         for path in sorted((ROOT / package).rglob("*.py")):
             if "migrations" not in path.parts:
                 name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
-                yield name, ast.parse(path.read_text())
-
-
-MODULES = dict(modules())
+                found[name] = ast.parse(path.read_text())
+    return found
 
 
 def imports(tree: ast.Module, *, with_packages: bool = True) -> Iterator[str]:
@@ -83,7 +85,7 @@ def modules_imported(tree: ast.Module) -> set[str]:
     """Return the modules of the project that a module imports, or of which it imports a name."""
 
     def module_of(name: str) -> str:
-        while name and name not in MODULES:
+        while name and name not in modules():
             name = name.rpartition(".")[0]
         return name
 
@@ -93,22 +95,22 @@ def modules_imported(tree: ast.Module) -> set[str]:
 def test_folders_import_only_those_below():
     def upward(name: str) -> Iterator[str]:
         place = level(name)
-        for used in imports(MODULES[name]):
+        for used in imports(modules()[name]):
             if place is not None and (level(used) if level(used) is not None else -1) > place:
                 yield used
 
-    wrong = [(name, used) for name in MODULES for used in upward(name)]
+    wrong = [(name, used) for name in modules() for used in upward(name)]
     assert wrong == []
 
 
 def test_every_module_of_the_server_has_a_level():
-    missing = {name for name in MODULES if level(name) is None and not name.startswith(AGENT)}
+    missing = {name for name in modules() if level(name) is None and not name.startswith(AGENT)}
     assert missing == {"workers", "workers.apps", "workers.git_options", "orchestrator"}
 
 
 def test_no_modules_import_each_other():
     """Imports inside of functions count, too: they hide a circle, and do not open it."""
-    used_by = {name: modules_imported(tree) - {name} for name, tree in MODULES.items()}
+    used_by = {name: modules_imported(tree) - {name} for name, tree in modules().items()}
     order = TopologicalSorter(used_by)
     order.prepare()  # raises CycleError, which names the modules
 
@@ -116,7 +118,7 @@ def test_no_modules_import_each_other():
 def test_the_agent_and_the_engines_import_nothing_of_the_server():
     wrong = [
         (name, used)
-        for name, tree in MODULES.items()
+        for name, tree in modules().items()
         if name.startswith(AGENT)
         for used in imports(tree)
         if level(used) is not None or used.split(".")[0] == "django"
@@ -127,7 +129,7 @@ def test_the_agent_and_the_engines_import_nothing_of_the_server():
 def test_the_server_imports_nothing_of_the_agent():
     wrong = [
         (name, used)
-        for name, tree in MODULES.items()
+        for name, tree in modules().items()
         for used in imports(tree)
         if used.startswith(("workers.agent", "workers.report"))
         and level(name) is not None
@@ -149,7 +151,7 @@ def test_the_command_line_is_a_client():
     ours = ("orchestrator.cli", *SHARED_WITH_THE_COMMAND_LINE)
     wrong = [
         (name, used)
-        for name, tree in MODULES.items()
+        for name, tree in modules().items()
         if name.startswith("orchestrator.cli")
         for used in imports(tree)
         if used.partition(".")[0] not in LIBRARIES_OF_THE_COMMAND_LINE and not used.startswith(ours)
@@ -166,7 +168,7 @@ def test_the_report_knows_nothing_of_the_loops_and_the_engines_nothing_of_either
 
     wrong = [
         (name, used)
-        for name, tree in MODULES.items()
+        for name, tree in modules().items()
         if name.startswith(AGENT)
         for used in imports(tree)
         if place(used) > place(name)
@@ -178,7 +180,7 @@ def test_no_protocol_imports_another():
     protocols = "orchestrator.protocols."
     wrong = [
         (name, used)
-        for name, tree in MODULES.items()
+        for name, tree in modules().items()
         if name.startswith(protocols)
         for used in imports(tree)
         if used.startswith(protocols) and used.split(".")[2] != name.split(".")[2]
@@ -216,15 +218,15 @@ WRITERS = {
 
 
 def test_only_the_verbs_write_a_state():
-    found = {name for name, tree in MODULES.items() if not name.startswith(AGENT) and any(writes_of(tree, "state"))}
+    found = {name for name, tree in modules().items() if not name.startswith(AGENT) and any(writes_of(tree, "state"))}
     assert found == set(WRITERS)
 
 
 def test_only_the_operations_of_steps_write_the_status_of_a_step():
     """Modules that read steps have no assignment to an attribute `status` of anything."""
-    readers = {name for name, tree in MODULES.items() if "runtime_jobs.models.JobStep" in imports(tree)}
+    readers = {name for name, tree in modules().items() if "runtime_jobs.models.JobStep" in imports(tree)}
     assert len(readers) > 2
-    assert {name for name in readers if any(writes_of(MODULES[name], "status"))} == {"orchestrator.step_logs.steps"}
+    assert {name for name in readers if any(writes_of(modules()[name], "status"))} == {"orchestrator.step_logs.steps"}
 
 
 def test_only_the_claim_writes_a_state_in_sql():
@@ -234,7 +236,7 @@ def test_only_the_claim_writes_a_state_in_sql():
         if not {".venv", "tests"}.intersection(path.parts) and re.search(r"SET (state|\{\{changes)", path.read_text())
     }
     assert found == {"claim.sql", "write.sql"}
-    raw = [name for name, tree in MODULES.items() for text in strings(tree) if "UPDATE runtime_" in text]
+    raw = [name for name, tree in modules().items() for text in strings(tree) if "UPDATE runtime_" in text]
     assert raw == []
 
 
@@ -243,12 +245,12 @@ UNIT_OF_WORK = "orchestrator.core.unit_of_work"
 
 def test_only_the_unit_of_work_writes_rows_in_bulk():
     """`bulk_write` writes any column, also a state."""
-    users = {name for name, tree in MODULES.items() if "orchestrator.core.bulk_write" in imports(tree)}
+    users = {name for name, tree in modules().items() if "orchestrator.core.bulk_write" in imports(tree)}
     assert users == {UNIT_OF_WORK}
 
 
 def test_only_operations_use_a_unit_of_work():
-    users = {name for name, tree in MODULES.items() if f"{UNIT_OF_WORK}.UnitOfWork" in imports(tree)}
+    users = {name for name, tree in modules().items() if f"{UNIT_OF_WORK}.UnitOfWork" in imports(tree)}
     packages = {name.rpartition(".")[0] for name in users}
     assert packages == {
         "orchestrator.services",
@@ -278,7 +280,7 @@ def test_only_operations_use_a_unit_of_work():
 def test_every_operation_takes_its_unit_of_work_first():
     operations = [
         function
-        for tree in MODULES.values()
+        for tree in modules().values()
         for function in ast.walk(tree)
         if isinstance(function, ast.FunctionDef) and any(_is_operation(one) for one in function.decorator_list)
     ]
@@ -295,7 +297,7 @@ def _is_operation(decorator: ast.expr) -> bool:
 def test_services_keep_no_state_outside_of_their_arguments():
     hidden = [
         (name, used)
-        for name, tree in MODULES.items()
+        for name, tree in modules().items()
         if name.startswith("orchestrator.services")
         for used in imports(tree)
         if used.partition(".")[0] in {"contextvars", "threading"}
@@ -335,4 +337,4 @@ def test_every_ended_lease_tells_its_holder_why(state):
 
 def test_no_module_is_a_drawer_for_odds_and_ends():
     drawers = {"utils", "common", "helpers", "misc"}
-    assert [name for name in MODULES if drawers & set(name.split("."))] == []
+    assert [name for name in modules() if drawers & set(name.split("."))] == []

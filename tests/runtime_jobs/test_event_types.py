@@ -18,7 +18,7 @@ from runtime_jobs.event_types import (
     ORGANIZATION_EVENT_TYPES,
 )
 from runtime_jobs.models import OperatorEvent
-from tests.test_architecture import MODULES
+from tests.test_architecture import modules
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs/protocols/stella-events.md"
 FAMILIES = {event_type.partition(".")[0] for event_type in ORGANIZATION_EVENT_TYPES}
@@ -50,7 +50,7 @@ def texts_of(argument: ast.expr):
 
 def test_all_types_that_operations_write_are_in_the_table_and_no_others():
     found = {
-        action for name, tree in MODULES.items() if name.startswith("orchestrator.") for action in actions_of(tree)
+        action for name, tree in modules().items() if name.startswith("orchestrator.") for action in actions_of(tree)
     }
     found.discard("incident.open")  # the event of an opening has its own name
     written = {action for action in found if action.partition(".")[0] in FAMILIES}

@@ -2,13 +2,13 @@
 
 from orchestrator.housekeeping.registry import KINDS
 from orchestrator.processes import housekeeping_catalogue
-from tests.test_architecture import MODULES, imports
+from tests.test_architecture import imports, modules
 
 TASK = "orchestrator.housekeeping.registry.task"
 
 
 def test_the_catalogue_lists_each_module_that_declares_tasks():
-    declaring = {name for name, tree in MODULES.items() if TASK in imports(tree)}
+    declaring = {name for name, tree in modules().items() if TASK in imports(tree)}
     assert set(housekeeping_catalogue.TASK_MODULES) == declaring
 
 
