@@ -553,6 +553,7 @@ WORKER_LOG_HEAD_BYTES = env.int("WORKER_LOG_HEAD_BYTES", default=8 << 20)
 WORKER_LOG_TAIL_BYTES = env.int("WORKER_LOG_TAIL_BYTES", default=8 << 20)
 ENGINES = {
     "bubblewrap": {"BACKEND": "workers.engines.bubblewrap.engine.BubblewrapEngine", "OPTIONS": _engine},
+    "oci": {"BACKEND": "workers.engines.oci.engine.OciEngine", "OPTIONS": _engine},
     "restricted": {"BACKEND": "workers.engines.restricted.engine.RestrictedEngine", "OPTIONS": _engine},
     "null": {"BACKEND": "workers.engines.null.NullEngine", "OPTIONS": {}},
 }

@@ -9,6 +9,7 @@ from workers.engines.contract import Engine
 
 ENGINES = {
     "bubblewrap": "workers.engines.bubblewrap.engine.BubblewrapEngine",
+    "oci": "workers.engines.oci.engine.OciEngine",
     "restricted": "workers.engines.restricted.engine.RestrictedEngine",
     "null": "workers.engines.null.NullEngine",
 }

@@ -103,11 +103,24 @@ class EgressPolicy:
 
 
 @dataclass(frozen=True)
+class ImageRoot:
+    """The root of a container image, as the commands of one job see and change it.
+
+    `path` is where it is mounted on the machine, `uid` and `gid` are the numbers that the command has inside.
+    """
+
+    path: Path
+    uid: int
+    gid: int
+    home: str
+
+
+@dataclass(frozen=True)
 class RunSpec:
     """One command to run.
 
     `workspace` is the checkout, owned by `Engine.owner(slot)`; `Engine.mount_points` returns its name inside.
-    `working_directory` is relative to it and may not leave it.
+    `working_directory` is relative to it and may not leave it; with an image it may be a path inside of the image.
     """
 
     argv: tuple[str, ...]
@@ -124,6 +137,7 @@ class RunSpec:
     trace: TraceLevel = TraceLevel.FULL
     grace_seconds: float = 2.0  # between SIGTERM and SIGKILL
     limits: RunLimits = RunLimits()
+    root: ImageRoot | None = None  # None: the machine's own system, read-only
 
 
 @dataclass(frozen=True)
@@ -269,16 +283,19 @@ class Engine(Protocol):
         """Return the paths that the trace will contain. They are known before `run`."""
         ...
 
-    def run(self, spec: RunSpec, *, output: Sink, trace: Sink, stop: StopSignal) -> RunResult:
+    def run(
+        self, spec: RunSpec, *, output: Sink, trace: Sink, stop: StopSignal, errors: Sink | None = None
+    ) -> RunResult:
         """Run the command to its end.
 
         Args:
             spec: The command and its limits.
-            output: Receives stdout and stderr, merged, as they come, all of it.
+            output: Receives stdout and stderr, merged, as they come, all of it; with `errors` stdout only.
             trace: Receives the raw strace lines, whole lines with their newline, up to the limit. Where nothing
                 is traced it is called once, with nothing, when the command starts. Both sinks are called from one
                 thread at a time, and must not block long.
             stop: Ends the command early.
+            errors: Receives stderr, from another thread than `output`.
 
         Raises:
             EngineUnavailable: The command was not started, and another machine may run it.

@@ -171,7 +171,15 @@ class NullEngine:
     def mount_points(self, spec: RunSpec) -> MountPoints:
         return MountPoints(workspace=str(spec.workspace))
 
-    def run(self, spec: RunSpec, *, output: Sink, trace: Sink, stop: StopSignal) -> RunResult:
+    def run(
+        self,
+        spec: RunSpec,
+        *,
+        output: Sink,
+        trace: Sink,
+        stop: StopSignal,
+        errors: Sink | None = None,  # noqa: ARG002  # nothing is ever written there
+    ) -> RunResult:
         with self._lock:
             if spec.slot in self._busy:
                 raise EngineUnavailable(f"slot {spec.slot} already runs a job")

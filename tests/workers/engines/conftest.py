@@ -115,7 +115,7 @@ def checked_engines():
 
     One that does not run is a failure, not a skip: what it needs could be installed.
     """
-    made = {name: engine_named(name, first_uid=FIRST_UID) for name in REAL}
+    made = {name: engine_named(name, first_uid=FIRST_UID) for name in (*REAL, "oci")}
     found = {name: (engine, engine.check()) for name, engine in made.items()}
     for name, (_, capabilities) in found.items():
         assert capabilities.missing == (), name

@@ -191,7 +191,7 @@ def test_a_tracer_that_can_be_written_is_found(restricted, monkeypatch):
 
 
 def test_a_readable_mount_table_is_missed(bubblewrap, monkeypatch):
-    hide = b"hide_mounts() if $one->{m};"
+    hide = b"hide_mounts($one->{o}) if $one->{m};"
     assert hide in launcher.SCRIPT
     monkeypatch.setattr(launcher, "SCRIPT", launcher.SCRIPT.replace(hide, b""))
     found = missing(bubblewrap)

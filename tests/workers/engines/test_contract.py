@@ -6,7 +6,8 @@ import time
 
 import pytest
 
-from tests.workers.engines.conftest import REAL, Bench
+from tests.workers.engines.conftest import Bench
+from tests.workers.engines.image_bench import BenchInImage
 from workers.engines import ENGINES, engine_named
 from workers.engines.contract import EngineUnavailable, Isolation, StopSignal
 from workers.engines.null import FLAG
@@ -26,8 +27,9 @@ WORDS = {
 def bench_and_command(request, monkeypatch, base):
     """The bench of an engine, and its commands."""
     monkeypatch.setenv(FLAG, "1")
-    if request.param in REAL:
-        with contextlib.closing(Bench(request.getfixturevalue("engines")[request.param], base)) as bench:
+    if request.param != "null":
+        kind = BenchInImage if request.param == "oci" else Bench
+        with contextlib.closing(kind(request.getfixturevalue("engines")[request.param], base)) as bench:
             yield bench, lambda word: ("sh", "-c", WORDS[word][0])
     else:
         bench = Bench(engine_named("null"), base)
@@ -39,7 +41,7 @@ def test_an_engine_says_what_it_is(bench_and_command, checked_engines):
     engine = bench.engine
     assert engine.name in ENGINES
     assert isinstance(engine.isolation, Isolation)
-    found = checked_engines[engine.name][1] if engine.name in REAL else engine.check()
+    found = engine.check() if engine.name == "null" else checked_engines[engine.name][1]
     assert found.missing == ()
     assert "linux" in found.offered
 
@@ -162,5 +164,5 @@ def test_cleaning_empty_slots_changes_nothing(bench_and_command):
 
 
 def test_an_unknown_engine_is_not_guessed():
-    with pytest.raises(LookupError, match="bubblewrap, null, restricted"):
+    with pytest.raises(LookupError, match="bubblewrap, null, oci, restricted"):
         engine_named("chroot")

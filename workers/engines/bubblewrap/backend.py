@@ -26,11 +26,21 @@ HOME, WORKSPACE, TEMPORARY = "/home/job", "/job", "/tmp"  # noqa: S108  # names 
 SHARED_MEMORY_BYTES = 64 << 20
 _OWN_PROCESSES_INSIDE = 2  # the launcher as pid 1, and its child that becomes the command
 
+HOSTS = "127.0.0.1 localhost sandbox\n::1 localhost\n"
+# Nothing listens there: a lookup fails at once, and its query is in the trace.
+RESOLVER = "nameserver 127.0.0.1\noptions timeout:1 attempts:1\n"
+
 NAMESPACES = ("user", "pid", "net", "ipc", "uts", "cgroup")
 _SYSTEM_FILES = (
     "alternatives", "ca-certificates", "debian_version", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime",
     "mime.types", "os-release", "pki", "protocols", "services", "ssl/certs", "ssl/openssl.cnf", "timezone",
 )  # fmt: skip
+
+
+def bound(path: Path, name: str, passed: list[int], *, how: str = "--bind-fd") -> list[str]:
+    """Return the arguments that show a directory of the machine inside; add its descriptor to `passed`."""
+    passed.append(os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC))
+    return [how, str(passed[-1]), name]
 
 
 @functools.cache
@@ -100,17 +110,6 @@ class BubblewrapBackend(SandboxBackend):
         return [sandbox_command.tool_path("bwrap"), "--args", str(arguments), "--"]
 
     def _arguments(self, passed: list[int]) -> list[str]:
-        def directory(path: Path, name: str) -> list[str]:
-            passed.append(os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC))
-            return ["--bind-fd", str(passed[-1]), name]
-
-        def file(name: str, text: str) -> list[str]:
-            passed.append(memory_file("etc", text.encode()))
-            return ["--ro-bind-data", str(passed[-1]), name]
-
-        environment = self.environment
-        uid = os.geteuid() if environment.uid is None else environment.uid
-        gid = os.getegid() if environment.uid is None else environment.uid
         return [
             *[f"--unshare-{name}" for name in NAMESPACES],
             # Its own pid 1 would be an unfiltered process of the job's uid, whose memory the job can write.
@@ -121,19 +120,32 @@ class BubblewrapBackend(SandboxBackend):
             *[word for name in ("/etc", "/home", "/var") for word in ("--perms", "0755", "--dir", name)],
             *self._system(),
             *["--proc", "/proc", "--dev", "/dev"],
-            *["--size", str(SHARED_MEMORY_BYTES), "--tmpfs", "/dev/shm"],  # noqa: S108  # inside
-            *directory(environment.temporary, TEMPORARY),
-            *["--symlink", "../tmp", "/var/tmp"],  # noqa: S108  # inside
-            *directory(environment.home, HOME),
-            *directory(environment.spec.workspace, WORKSPACE),
-            *file("/etc/passwd", f"job:x:{uid}:{gid}:job:{HOME}:/bin/sh\n"),
-            *file("/etc/group", f"job:x:{gid}:\n"),
-            *file("/etc/hosts", "127.0.0.1 localhost sandbox\n::1 localhost\n"),
-            # Nothing listens there: a lookup fails at once, and its query is in the trace.
-            *file("/etc/resolv.conf", "nameserver 127.0.0.1\noptions timeout:1 attempts:1\n"),
-            *file("/etc/nsswitch.conf", "hosts: files dns\npasswd: files\ngroup: files\n"),
+            *self._places(passed),
             *["--json-status-fd", str(self.status_writer)],
             *["--remount-ro", "/dev", "--remount-ro", "/"],
+        ]
+
+    def _places(self, passed: list[int]) -> list[str]:
+        """Return what the job has to itself; add the descriptors to `passed`."""
+
+        def file(name: str, text: str) -> list[str]:
+            passed.append(memory_file("etc", text.encode()))
+            return ["--ro-bind-data", str(passed[-1]), name]
+
+        environment = self.environment
+        uid = os.geteuid() if environment.uid is None else environment.uid
+        gid = os.getegid() if environment.uid is None else environment.uid
+        return [
+            *["--size", str(SHARED_MEMORY_BYTES), "--tmpfs", "/dev/shm"],  # noqa: S108  # inside
+            *bound(environment.temporary, TEMPORARY, passed),
+            *["--symlink", "../tmp", "/var/tmp"],  # noqa: S108  # inside
+            *bound(environment.home, HOME, passed),
+            *bound(environment.spec.workspace, WORKSPACE, passed),
+            *file("/etc/passwd", f"job:x:{uid}:{gid}:job:{HOME}:/bin/sh\n"),
+            *file("/etc/group", f"job:x:{gid}:\n"),
+            *file("/etc/hosts", HOSTS),
+            *file("/etc/resolv.conf", RESOLVER),
+            *file("/etc/nsswitch.conf", "hosts: files dns\npasswd: files\ngroup: files\n"),
         ]
 
     def _system(self) -> list[str]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from typing import Any
 
 from workers.engines.bubblewrap import backend
 from workers.engines.bubblewrap.backend import BubblewrapBackend
@@ -47,10 +48,13 @@ class BubblewrapEngine(SandboxEngine):
         return found
 
     def backend(self, environment: RunEnvironment) -> BubblewrapBackend:
-        version = self.version(environment.spec)
-        return BubblewrapBackend(
-            environment, version=version, abi=self.abi, read_only=self.read_only, cpu=_processor(environment.spec)
-        )
+        return BubblewrapBackend(environment, **self.backend_options(environment.spec))
+
+    def backend_options(self, spec: RunSpec) -> dict[str, Any]:
+        """Return the arguments of the backend of a run, besides its environment."""
+        return {
+            "version": self.version(spec), "abi": self.abi, "read_only": self.read_only, "cpu": _processor(spec),
+        }  # fmt: skip
 
     def check_further(self, slot: int) -> list[str]:
         """Test that the sandbox dies with the process that started it."""

@@ -136,7 +136,10 @@ class Volume:
 
 
 class Volumes:
-    """The volumes of one engine, by slot. A slot runs one job at a time; several slots may call at once."""
+    """The volumes of one engine, by slot; those of images have numbers above them.
+
+    A slot runs one job at a time; several slots may call at once.
+    """
 
     def __init__(self) -> None:
         self._volumes: dict[int, Volume] = {}
@@ -166,6 +169,11 @@ class Volumes:
         """Returns the volume that contains `place`."""
         device = place.lstat().st_dev
         return next((volume for volume in self._all() if volume.device == device), None)
+
+    def use(self, slot: int) -> DiskUse:
+        """Returns what is used of the volume with this number; nothing if there is none."""
+        found = self._volumes.get(slot)
+        return found.use() if found else DiskUse()
 
     def reset(self, slot: int) -> None:
         """Prepare the slot for its next job, after the workspace was removed. Never raises for the machine's state."""

@@ -48,10 +48,12 @@ class RestrictedEngine(SandboxEngine):
         shared = MountPoints().temporary
         return MountPoints(str(spec.workspace), str(environment.home), (str(environment.temporary), *shared))
 
-    def run(self, spec: RunSpec, *, output: Sink, trace: Sink, stop: StopSignal) -> RunResult:
+    def run(
+        self, spec: RunSpec, *, output: Sink, trace: Sink, stop: StopSignal, errors: Sink | None = None
+    ) -> RunResult:
         if missing := self.requirements():
             raise EngineUnavailable("; ".join(missing))
-        return super().run(spec, output=output, trace=trace, stop=stop)
+        return super().run(spec, output=output, trace=trace, stop=stop, errors=errors)
 
     def requirements(self) -> list[str]:
         found = sandbox_command.missing_tools()

@@ -124,11 +124,13 @@ class SandboxEngine(abc.ABC):
             )
         return EngineCapabilities(self.offered, self._soft_limits(why_not), missing)
 
-    def run(self, spec: RunSpec, *, output: Sink, trace: Sink, stop: StopSignal) -> RunResult:
+    def run(
+        self, spec: RunSpec, *, output: Sink, trace: Sink, stop: StopSignal, errors: Sink | None = None
+    ) -> RunResult:
         if self.volumes and self.volumes.of(spec.workspace) is None:
             raise EngineUnavailable(f"{spec.workspace.name} is in no volume: make it in the slot's `directory`")
         with self.slots.running(spec.slot):
-            return self._run(spec, output, trace, stop)
+            return self._run(spec, output, trace, stop, errors)
 
     def clean(self, slots: Sequence[int]) -> None:
         self.slots.clean(slots, self.hierarchy)
@@ -146,9 +148,9 @@ class SandboxEngine(abc.ABC):
         group = self.hierarchy.group(uid, extra=own_processes) if self.hierarchy else None
         return RunEnvironment(spec, uid, group, self.resolver, self.volumes, self.reserve.of(spec.slot))
 
-    def _run(self, spec: RunSpec, output: Sink, trace: Sink, stop: StopSignal) -> RunResult:
+    def _run(self, spec: RunSpec, output: Sink, trace: Sink, stop: StopSignal, errors: Sink | None = None) -> RunResult:
         with self.run_environment(spec) as environment:
-            return SandboxRun(environment, self.backend(environment), output, trace).run(stop)
+            return SandboxRun(environment, self.backend(environment), output, trace, errors).run(stop)
 
     def _close_volume(self, slot: int) -> None:
         if self.volumes:

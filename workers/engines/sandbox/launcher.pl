@@ -76,17 +76,26 @@ sub enter_landlock {
 # worker's: a process loses its descriptors when it begins to exit. With one of pid 1, the files would be gone before
 # the kernel has killed the other processes, which would say so in the job's log. The capabilities for this are the only
 # ones, and are dropped at once.
+#
+# The root of an image is a copy of the mounts below it, which are in no namespace: they live as long as a descriptor of
+# them. The kernel shows all paths relative to it, also to the tracer, as the command knows them.
 sub hide_mounts {
+    my ($image) = @_;
     my ($root, $self) = ('/', '/proc/self/ns/mnt');
     my $top = must("root", syscall 2, $root, 010000000 | 0200000 | 02000000, 0);    # O_PATH, O_DIRECTORY, O_CLOEXEC
-    my $first = must("mount namespace", syscall 2, $self, 02000000, 0);
+    my $kept = must("mount namespace", syscall 2, $self, 02000000, 0);
     must("mount namespace", syscall 272, 0x20000);
+    if (length $image) {
+        must("close", syscall 3, $_) for $top, $kept;
+        $top = must("image", syscall 428, -100, $image, 1 | 0100000 | 02000000);    # open_tree: clone, with all below
+        $kept = $top;
+    }
     must("root", syscall 81, $top);
     my $here = '.';
     must("root", syscall 161, $here);
+    send_to_worker("mounts", $kept);
     must("close", syscall 3, $top);
-    send_to_worker("mounts", $first);
-    must("close", syscall 3, $first);
+    $kept == $top or must("close", syscall 3, $kept);
     must("ambient capabilities", syscall 157, 47, 4, 0, 0, 0);
     must("bounding capability $_", syscall 157, 24, $_, 0, 0, 0) for 18, 21, 8;    # SYS_CHROOT, SYS_ADMIN, SETPCAP
     my ($header, $none) = (pack('L l', 0x20080522, 0), pack('L6', (0) x 6));
@@ -203,7 +212,7 @@ must("close on exec", syscall 436, 3, 0xFFFFFFFF, 4);
 must("no new privileges", syscall 157, 38, 1, 0, 0, 0);
 must("die with parent", syscall 157, 1, 9, 0, 0, 0);
 my $gate;
-hide_mounts() if $one->{m};
+hide_mounts($one->{o}) if $one->{m};
 if ($one->{i}) {
     pipe $gate, my $open or fail("pipe: $!");
     my $main = fork // fail("fork: $!");
@@ -227,7 +236,7 @@ send_to_worker("ready");
 my $answer = '';
 must("waiting for the worker", syscall 45, $control, $answer = "\0" x 2, 2, 0, 0, 0);
 exit 125 if $answer ne 'go';
-must("output", syscall 33, 1, 2);    # stderr was for the errors of the sandbox until here
+must("output", syscall 33, 1, 2) if !$one->{d};    # stderr was for the errors of the sandbox until here
 if   ($one->{x}) { run_pinned((split / /, $one->{x})[0], @argv) }
 else             { no warnings 'exec'; exec {$path} @argv }
 cannot("run '$argv[0]'");

@@ -47,6 +47,8 @@ class LaunchSpec:
     limits: list[tuple[int, int, int]] = field(default_factory=list)
     init_filter: bytes = b""  # not empty: the launcher is pid 1, with this filter; its child does the rest
     hides_mounts: bool = False  # needs CAP_SYS_ADMIN and CAP_SYS_CHROOT, and drops them
+    root: str = ""  # with `hides_mounts`: the directory that becomes the root of the command
+    has_errors: bool = False  # stderr of the command is not its stdout
     landlock: tuple[int, int, int, int] | None = None  # size of the attributes, files, network, scopes
     paths: list[PathRule] = field(default_factory=list)
 
@@ -60,6 +62,8 @@ class LaunchSpec:
             (b"n", str(self.port or "")),
             (b"s", "1" if self.own_session else ""),
             (b"m", "1" if self.hides_mounts else ""),
+            (b"o", self.root),
+            (b"d", "1" if self.has_errors else ""),
             (b"x", f"{PROGRAM_FD} {OPEN_FILES[0]} {OPEN_FILES[1]}" if self.one_program else ""),
             (b"l", " ".join(map(str, self.landlock)) if self.landlock else ""),
         ]

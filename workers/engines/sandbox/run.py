@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 from workers.engines.contract import NetworkRecord, ResourceUsage, RunResult, SandboxFailed, Sink, StopSignal
 from workers.engines.limits.cgroups import CgroupUsage
@@ -30,10 +31,17 @@ _LAST_SECONDS = 5.0  # to empty the pipes after everything was killed
 class SandboxRun:
     """One run: `run` is called once."""
 
-    def __init__(self, environment: RunEnvironment, backend: SandboxBackend, output: Sink, trace: Sink) -> None:
+    def __init__(
+        self,
+        environment: RunEnvironment,
+        backend: SandboxBackend,
+        output: Sink,
+        trace: Sink,
+        errors: Sink | None = None,
+    ) -> None:
         limits = environment.spec.limits
         self.environment, self.backend = environment, backend
-        self.launcher = Launcher(backend.launch_spec())
+        self.launcher = Launcher(replace(backend.launch_spec(), has_errors=errors is not None))
         self.proxy = EgressProxy(environment.spec.egress, environment.resolver) if environment.spec.egress else None
         self.fifo, reader, self.hold = trace_fifo(environment.trace, environment.uid)
         self.lines = TracePump(reader, trace, limits.trace_bytes, own_execs=backend.own_execs)
@@ -44,7 +52,9 @@ class SandboxRun:
             )  # or `> /dev/stderr`, which opens it anew, is refused
         self.output = PipePump("output", ours, output, sys.maxsize)
         ours, self.stderr = os.pipe()
-        self.errors = PipePump("errors", ours, lambda _: None, 0)
+        if errors is not None and environment.uid is not None:
+            os.fchown(self.stderr, environment.uid, environment.uid)
+        self.errors = PipePump("errors", ours, errors or (lambda _: None), sys.maxsize if errors else 0)
         self.gauge = environment.gauge(backend.members)
         self.monitor = ResourceMonitor(
             limits, self.gauge, backend.members, counts_all=environment.group is None, reserve=environment.reserve
@@ -71,7 +81,7 @@ class SandboxRun:
         return self._result(observed, started_at)
 
     def _errors(self) -> list[Exception]:
-        return [part.error for part in (self.output, self.lines, self.monitor) if part.error]
+        return [part.error for part in (self.output, self.errors, self.lines, self.monitor) if part.error]
 
     def _spawn(self) -> subprocess.Popen[bytes]:
         command, passed = self.backend.command(self.launcher, self.fifo)
@@ -181,7 +191,7 @@ class SandboxRun:
             signal=name,
             started_at=started_at,
             finished_at=time.time(),
-            output_bytes=self.output.total,
+            output_bytes=self.output.total + self.errors.passed_on,
             trace_bytes=self.lines.total,
             trace_truncated=self.lines.truncated,
             enforced_layers=self.backend.layers + (("disk_volume",) if isinstance(self.gauge, VolumeGauge) else ()),

@@ -15,6 +15,7 @@ from workers.engines.limits.reserve import Reserve
 from workers.engines.limits.resource_monitor import Gauge, TreeGauge, VolumeGauge
 from workers.engines.limits.volumes import Volumes
 from workers.engines.network.egress import PORT, EgressResolver
+from workers.engines.sandbox.command import TOOL_PATH
 from workers.engines.sandbox.processes import HostProcess
 
 BASIC_ENVIRONMENT = {
@@ -80,7 +81,10 @@ class RunEnvironment:
             proxy = dict.fromkeys(names, f"http://127.0.0.1:{PORT}")
             proxy |= dict.fromkeys(("no_proxy", "NO_PROXY"), "localhost,127.0.0.1,::1")
             proxy["NODE_USE_ENV_PROXY"] = "1"
-        return BASIC_ENVIRONMENT | {"HOME": home, "TMPDIR": temporary} | proxy | self.spec.environment
+        own = BASIC_ENVIRONMENT | {"HOME": home, "TMPDIR": temporary}
+        if self.spec.root:
+            own = {"PATH": TOOL_PATH, "HOME": self.spec.root.home}
+        return own | proxy | self.spec.environment
 
     def __enter__(self) -> Self:
         self._check_spec()
@@ -115,7 +119,8 @@ class RunEnvironment:
         words = [*spec.argv, spec.working_directory, *spec.environment, *spec.environment.values()]
         if not spec.argv or any("\0" in word for word in words) or any("=" in name for name in spec.environment):
             raise ValueError("argv must not be empty, no word may contain NUL, and no variable name may contain =")
-        if self.directory == ".." or self.directory.startswith(("/", "../")):
+        is_inside = spec.root is not None and self.directory.startswith("/")
+        if not is_inside and (self.directory == ".." or self.directory.startswith(("/", "../"))):
             raise ValueError(f"working_directory {spec.working_directory!r} leaves the workspace")
 
     def _check_workspace(self) -> None:

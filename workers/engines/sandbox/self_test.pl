@@ -34,7 +34,10 @@ for (['core_pattern', '/proc/sys/kernel/core_pattern'], ['system', '/usr/selftes
 }
 # The parent: pid 1 of the sandbox, or the tracer where there is no pid namespace. Both have the job's uid.
 my $above = getppid;
-attempt('above_state', sub { open(my $file, '<', "/proc/$above/syscall") ? 0 : -1 });
+attempt('above_state', sub {
+    open my $file, '<', "/proc/$above/syscall" or return -1;
+    return defined sysread($file, my $text, 1) ? 0 : -1;    # root of an image may open it
+});
 attempt('above_memory', sub { my ($path, $flags) = ("/proc/$above/mem", 2); syscall 2, $path, $flags, 0 });
 attempt('above_write', sub {
     my $byte = "\0";

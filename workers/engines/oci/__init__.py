@@ -1,0 +1,1 @@
+"""The engine that runs commands in container images."""
