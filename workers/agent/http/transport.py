@@ -10,6 +10,7 @@ import http.cookiejar
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from http import HTTPStatus
 from urllib.parse import urlsplit
 
 import requests
@@ -20,6 +21,7 @@ from workers.agent.errors import ServerUnreachable, WorkerStartError
 from workers.agent.http.deadline import RequestDeadline, TimedAdapter
 
 ANSWER_BYTES = 1 << 20
+_PIECE_BYTES = 256 << 10  # of a body that is not kept in memory
 NETWORK_ERRORS = (
     requests.RequestException,
     urllib3.exceptions.HTTPError,
@@ -123,6 +125,49 @@ class Transport:
         if deadline.passed:
             raise ServerUnreachable(f"{self.origin}: no response within {timeouts.total:g} s")
         return answer
+
+    def get(
+        self,
+        path: str,
+        *,
+        timeouts: Timeouts,
+        sink: Callable[[bytes], None],
+        headers: Mapping[str, str],
+        token: str,
+    ) -> HttpResponseData:
+        """GET a body of any size; that of a response with status 200 goes to `sink`, and the response has none.
+
+        Args:
+            path: Below the origin.
+            timeouts: The timeouts.
+            sink: Receives the body in pieces. What it raises must be an AgentError.
+            headers: Further headers.
+            token: The token of this request, instead of that of all others.
+
+        Raises:
+            ServerUnreachable: There was no response, or it ended early.
+        """
+        with RequestDeadline(timeouts.total) as deadline:
+            try:
+                response = self._session.get(
+                    self.origin + path,
+                    headers=dict(headers),
+                    auth=_Bearer(lambda: token),
+                    timeout=(timeouts.connect, timeouts.read),
+                    allow_redirects=False,
+                    stream=True,
+                )
+                if response.status_code != HTTPStatus.OK:
+                    return _read(response, ANSWER_BYTES)
+                with response:
+                    for piece in response.iter_content(_PIECE_BYTES):
+                        sink(piece)
+            except NETWORK_ERRORS as error:
+                reason = f"no response within {timeouts.total:g} s" if deadline.passed else type(error).__name__
+                raise ServerUnreachable(f"{self.origin}: {reason}") from None
+        if deadline.passed:
+            raise ServerUnreachable(f"{self.origin}: no response within {timeouts.total:g} s")
+        return HttpResponseData(response.status_code, response.headers, b"")
 
     def close(self) -> None:
         self._session.close()
