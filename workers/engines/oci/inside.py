@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import os
+import stat
 import struct
+from typing import IO
 
 _OPENAT2 = 437
 _NO_MAGIC_LINKS, _IN_ROOT, _NO_CROSSING = 0x02, 0x10, 0x01
@@ -48,11 +50,22 @@ def make_directories(root: int, path: str, owner: int) -> None:
             os.close(parent)
 
 
-def read_small(root: int, path: str, limit: int) -> bytes:
-    """Return the beginning of a regular file below `root`; nothing if there is none."""
+def open_file(root: int, path: str) -> IO[bytes] | None:
+    """Return the regular file that `path` names below `root`, or None: there is none. A pipe does not block."""
     try:
         descriptor = open_inside(root, path, os.O_RDONLY | os.O_NONBLOCK)
     except OSError:
+        return None
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        return None
+    return os.fdopen(descriptor, "rb")
+
+
+def read_small(root: int, path: str, limit: int) -> bytes:
+    """Return the beginning of a regular file below `root`; nothing if there is none."""
+    file = open_file(root, path)
+    if file is None:
         return b""
-    with os.fdopen(descriptor, "rb") as file:
+    with file:
         return file.read(limit)
