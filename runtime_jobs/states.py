@@ -99,6 +99,7 @@ class FailureReason(TextChoices):
     """The reason why a job failed."""
 
     IMAGE_PULL_FAILED = "image_pull_failed"
+    IMAGE_INVALID = "image_invalid"
     CHECKOUT_FAILED = "checkout_failed"
     COMMAND_FAILED = "command_failed"
     COMMAND_NOT_FOUND = "command_not_found"
@@ -123,6 +124,7 @@ class FailureReason(TextChoices):
 
 FAILURE_CLASSES: dict[str, FailureClass] = {
     FailureReason.IMAGE_PULL_FAILED: FailureClass.JOB,
+    FailureReason.IMAGE_INVALID: FailureClass.JOB,
     FailureReason.CHECKOUT_FAILED: FailureClass.JOB,
     FailureReason.COMMAND_FAILED: FailureClass.JOB,
     FailureReason.COMMAND_NOT_FOUND: FailureClass.JOB,

@@ -28,7 +28,7 @@ OUTPUTS = "outputs"
 ORPHANS_PER_QUERY = 1000
 UUID_LENGTH = 36
 UNNAMED_AGE = timedelta(days=1)  # between a write and the transaction that names it is much less
-_NAME = "output"  # the member of a job's result that names the output
+OUTPUT_MEMBER = "output"  # of a job's result: the name of the output
 OUTPUT_FAILURES = Counter(
     "orchestrator_output_store_failures",
     "Outputs of jobs that this process could not store or read, by operation.",
@@ -64,9 +64,30 @@ def encode_output(results: Sequence[Any], error: str | None = None, *, is_trunca
     return orjson.dumps(document)
 
 
+def checked_output(body: bytes) -> bytes:
+    """Return the stored form of an output that a worker of ours sends: a JSON object as `encode_output` makes it.
+
+    Raises:
+        ValueError: It is no such object. The message names the member.
+    """
+    document = orjson.loads(body)
+    members = document if isinstance(document, dict) else {}
+    results, error = members.get("results"), members.get("error")
+    if not isinstance(results, list) or not all(map(_is_iteration, results)):
+        raise ValueError("results: Must be a list of iterations, each with an integer exit_code.")
+    if not isinstance(error, str | None):
+        raise ValueError("error: Must be a string.")  # noqa: TRY004  # the caller catches one class
+    return encode_output(results, error, is_truncated=members.get("truncated") is True)
+
+
+def _is_iteration(value: Any) -> bool:
+    code = value.get("exit_code") if isinstance(value, dict) else None
+    return isinstance(code, int) and not isinstance(code, bool)
+
+
 def result_naming(name: str) -> dict[str, str]:
     """Return the result of a job that names its stored output."""
-    return {_NAME: name}
+    return {OUTPUT_MEMBER: name}
 
 
 def output_name(job: Job) -> str | None:
@@ -74,7 +95,7 @@ def output_name(job: Job) -> str | None:
 
     A worker of ours may report any result. A name of another job's output does not count.
     """
-    name = (job.result or {}).get(_NAME)
+    name = (job.result or {}).get(OUTPUT_MEMBER)
     is_own = isinstance(name, str) and "/" not in name and name.startswith(str(uuid_of(job.job_ulid)))
     return name if is_own else None
 

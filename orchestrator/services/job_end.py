@@ -197,7 +197,7 @@ def fail(
             A job that only uploads a run keeps the one that it has.
         artifacts: References to artifacts.
         runner: The name of the process that executed the job, or None.
-        is_final: No result can follow, because no worker has received the job.
+        is_final: No result can follow.
 
     Returns:
         The job. The same message again returns it unchanged.

@@ -157,7 +157,7 @@ def serialize_oci(job: Job) -> dict[str, Any]:
 
 
 def serialize_oci_for_lease(job: Job, confined: dict[str, Any]) -> dict[str, Any]:
-    """Return the members of a lease. `confined`: minimum isolation, egress and trace."""
+    """Return the members of a lease. `confined`: minimum isolation, egress, trace, machine and pull token."""
     return {"source": None, "oci": serialize_oci(job) | confined}
 
 

@@ -24,9 +24,11 @@ BODY_FILE = "orchestrator.body_file"  # key of the scope: the body as a file
 METHODS_WITHOUT_BODY = frozenset({"GET", "HEAD"})
 METHODS_OF_UPLOADS = frozenset({"POST", "PATCH", "PUT"})
 _UPLOAD_PATH = re.compile(r"/v2/(?P<repository>[^/]+)/blobs/uploads(?:/[^/]*)?")  # whole: no other path has its limit
+_OUTPUT_PATH = re.compile(r"/v1/runtime/leases/[^/]+/output")
 _OBJECT_PATH = re.compile(r"/v1/objects/[^/]+")
 MAX_IGNORED_BYTES = 4 << 10  # of GET and HEAD, where a body has no meaning: some clients always send an empty object
 IN_MEMORY_BYTES = 64 << 10
+OUTPUT_FRAME_BYTES = 64  # around the base64 of an output
 ANONYMOUS_BYTES = 64 << 10  # largest body of a request without credentials
 DRAIN_FACTOR = 16  # times the limit is read and discarded, so that a client which sends first can read the response
 
@@ -43,6 +45,8 @@ def body_limit(method: str, path: str) -> int:
         return settings.IMAGE_UPLOAD_LIMIT_BYTES
     if is_object_upload(method, path):
         return MAX_OBJECT_BYTES
+    if _OUTPUT_PATH.fullmatch(path):
+        return settings.RUNNER_MESSAGE_LIMIT_BYTES * 4 // 3 + OUTPUT_FRAME_BYTES  # in base64
     limits: dict[str, int] = settings.BODY_LIMITS
     if path in limits:
         return limits[path]

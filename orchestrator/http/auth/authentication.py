@@ -26,7 +26,7 @@ from runtime_jobs.models import ApiToken, Organization
 from runtime_jobs.prepared_queries import PreparedQuery, Sql, fetch_all
 from workers.models import Pool, Worker
 from workers.registry.models import WorkerState
-from workers.registry.tokens import API_PREFIX, digest_of, has_token_shape
+from workers.registry.tokens import API_PREFIX, digest_of, has_runner_key_shape, has_token_shape
 
 CHALLENGE = 'Bearer realm="runtime-orchestrator"'
 SEEN_EVERY = timedelta(seconds=5)
@@ -72,7 +72,10 @@ refusals = FailedAuthThrottle()
 
 
 class BearerToken(BaseAuthentication):
-    """Authenticates by `Authorization: Bearer rto_api_…` or `rto_worker_…`, with at most one query by SHA-256."""
+    """Authenticates by `Authorization: Bearer`, with at most one query by SHA-256.
+
+    Tokens are `rto_api_…`, `rto_worker_…`, and keys of runners, which are workers: `bencher_runner_…`.
+    """
 
     def authenticate_header(self, _request: Request) -> str:
         return CHALLENGE
@@ -124,7 +127,8 @@ def authenticate_bearers(
             turn.append(place)
             tried[network] += may_try
             scheme, _, token = header.partition(" ")
-            if may_try and scheme.lower() == "bearer" and has_token_shape(token):
+            has_shape = has_token_shape(token) or has_runner_key_shape(token)
+            if may_try and scheme.lower() == "bearer" and has_shape:
                 sought[digests[place]] = token
         found = _principals_of(sought, now)
         results |= {place: _accepted(found.get(digests[place]), digests[place], callers[place][1]) for place in turn}
@@ -180,7 +184,7 @@ def _read_workers(digests: list[str]) -> dict[str, tuple[WorkerPrincipal, float]
     found, to_touch = {}, []
     for row in _WORKER.all(*digests) if len(digests) == 1 else _WORKERS.all(digests):
         worker = row.worker
-        if worker.state == WorkerState.REVOKED:
+        if worker.state in {WorkerState.REVOKED, WorkerState.ARCHIVED}:
             continue
         if (
             worker.last_seen_at is None or worker.last_seen_at < row.now - SEEN_EVERY

@@ -19,6 +19,8 @@ from orchestrator.http.auth.callers import worker_of
 from orchestrator.incidents.worker_readiness import clear_unready
 from orchestrator.ingest.run_checks import refused_runs
 from orchestrator.protocols.native.leases import serializers, wire
+from orchestrator.protocols.native.leases.images import image_members
+from orchestrator.protocols.native.leases.outputs import with_read_results
 from orchestrator.protocols.native.serializers import EmptyBody
 from orchestrator.services import batch_calls, claiming
 from orchestrator.services.batch_calls import Ended, Messages, Results, WorkerMessage
@@ -174,7 +176,8 @@ def _run_complete(calls: Sequence[LeaseCall[CompleteMessage]]) -> Sequence[Final
     def alone(lease_ulid: str, message: WorkerMessage[CompleteMessage], claim: ClaimRequest) -> Finished:
         for refusal in _refused_runs({lease_ulid: message}).values():
             raise refusal
-        return complete_and_claim(lease_ulid=lease_ulid, worker=message.worker, message=message.content, claim=claim)
+        content = with_read_results({lease_ulid: message})[lease_ulid].content
+        return complete_and_claim(lease_ulid=lease_ulid, worker=message.worker, message=content, claim=claim)
 
     return _end_each(calls, complete_many, alone)
 
@@ -190,7 +193,7 @@ def complete_many(messages: Messages[CompleteMessage]) -> Results[Ended]:
     """Complete jobs. A run must be held by the reference ingest, unless another ingest is used."""
     refusals = _refused_runs(messages)
     accepted = {lease_ulid: message for lease_ulid, message in messages.items() if lease_ulid not in refusals}
-    return refusals | (batch_calls.complete_many(accepted) if accepted else {})
+    return refusals | (batch_calls.complete_many(with_read_results(accepted)) if accepted else {})
 
 
 def _refused_runs(messages: Messages[CompleteMessage]) -> dict[str, LifecycleError]:
@@ -297,6 +300,7 @@ def fail_arguments(result: dict[str, Any]) -> dict[str, Any]:
         "exit_code": result["exit_code"],
         "result": wire.build_result(result) or None,
         "unsent_run": result["payload"],
+        "is_final": result["final"],
     }
 
 
@@ -310,7 +314,10 @@ def _offer(worker: Worker, validated: dict[str, Any]) -> Offer:
 
 
 def _serialize_claims(claims: Sequence[Claimed]) -> list[dict[str, Any]]:
-    with_network = {claimed.job.org_slug for claimed in claims if claimed.job.allow_network}
+    images = image_members(claims)
+    networks = {claimed.job.job_ulid for claimed in claims if claimed.job.allow_network}
+    networks |= {name for name, image in images.items() if image["machine"] and image["machine"]["network"]}
+    with_network = {claimed.job.org_slug for claimed in claims if claimed.job.job_ulid in networks}
     egress = {row.slug: row.egress for row in _ORGANIZATIONS.all(list(with_network))} if with_network else {}
     to_resend = [claimed.job for claimed in claims if RESEND in claimed.job.requirements]
     unsent_runs: dict[Any, Any] = {}
@@ -320,8 +327,9 @@ def _serialize_claims(claims: Sequence[Claimed]) -> list[dict[str, Any]]:
         wire.serialize_lease(
             claimed.lease,
             claimed.job,
-            egress=egress[claimed.job.org_slug] if claimed.job.allow_network else [],
+            egress=egress[claimed.job.org_slug] if claimed.job.job_ulid in networks else [],
             unsent_run=unsent_runs.get(claimed.job.job_ulid),
+            image=images.get(claimed.job.job_ulid),
         )
         for claimed in claims
     ]

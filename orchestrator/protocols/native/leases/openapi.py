@@ -139,6 +139,8 @@ HEARTBEAT_RESPONSE = response_example(
         "cancel_deadline_seconds": 21.5,
     },
 )
+OUTPUT = request_example("one iteration", {"output": "eyJyZXN1bHRzIjpbeyJleGl0X2NvZGUiOjAsInN0ZG91dCI6InsgfSJ9XX0="})
+OUTPUT_RESPONSE = response_example("output stored", {"output": "01993d0a-5f1e-7e52-8a4b-5a3c2f0d9e71"})
 LOG_CHUNK_RESPONSE = response_example("chunk stored", {"next_seq": 1, "truncated": False})
 
 _LEASE_ID_FIELD = {"lease_id": LEASE.value["lease_id"]}
@@ -223,6 +225,13 @@ APPEND_LOG_DOCS = _lease_docs(
     "chunk_gap",
     response=serializers.LogChunkOutput,
     examples=(LOG_CHUNK, LOG_CHUNK_RESPONSE),
+)
+STORE_OUTPUT_DOCS = _lease_docs(
+    "store_runtime_output",
+    serializers.JobOutputInput,
+    "overloaded",
+    response=serializers.StoredOutput,
+    examples=(OUTPUT, OUTPUT_RESPONSE),
 )
 COMPLETE_DOCS = _lease_docs(
     "complete_runtime_lease",

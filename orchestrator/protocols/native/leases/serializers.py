@@ -35,6 +35,7 @@ from orchestrator.protocols.native.jobs.serializers import (
     TriggerOutput,
 )
 from orchestrator.protocols.native.serializers import SLUG, ProgressInput, RawEntry
+from orchestrator.results.outputs import checked_output
 from runtime_jobs.control_characters import wrong_label
 from runtime_jobs.models.tenants import ISOLATION_CHOICES, JobTrace
 from runtime_jobs.specs import JOB_TYPES, RUNTIME
@@ -126,6 +127,18 @@ class LogChunkInput(StrictSerializer):
         return raw
 
 
+class JobOutputInput(StrictSerializer):
+    """POST …/leases/{lease_id}/output."""
+
+    output = StrictCharField(help_text="Base64 of a JSON object: `results`, and `error` and `truncated` if they apply.")
+
+    def validate_output(self, text: str) -> bytes:
+        try:
+            return checked_output(base64.b64decode(text, validate=True))
+        except ValueError as error:
+            raise serializers.ValidationError(str(error)) from None
+
+
 class StepFindingInput(StrictSerializer):
     """A suspicious action in the trace of a step."""
 
@@ -202,6 +215,9 @@ class FinalResultInput(StrictSerializer):
     caches = serializers.ListField(child=CacheResultInput(), required=False, max_length=MAX_CACHES)
     outputs = PayloadObjectField(required=False, help_text="What the job produced, for whoever submitted it.")
     cursors = CursorsField(required=False, help_text="The position in each feed to which the job has read.")
+    output = StrictCharField(
+        required=False, pattern="[A-Za-z0-9_.-]{1,255}", help_text="The name of the output that was stored before."
+    )
     verdict = StrictCharField(required=False, pattern=VERDICT, help_text="The conclusion, such as `pass`.")
     environment = EnvironmentInput(required=False)
 
@@ -258,6 +274,11 @@ class FailedInput(FinalResultInput):
     status = StrictChoiceField(choices=["failed"])
     reason = StrictChoiceField(choices=sorted(REPORTABLE_FAILURES))
     message = SanitizedTextField(required=False, default="", allow_blank=True, max_length=65_536)
+    final = StrictBooleanField(
+        required=False,
+        default=False,
+        help_text="True if no result can follow. A job whose late result counts then ends.",
+    )
     payload = serializers.DictField(
         required=False, default=None, help_text="With reason `upload_failed`: the run that was not uploaded."
     )
@@ -383,8 +404,20 @@ class LeasedStepsOutput(serializers.Serializer):
     trace = serializers.ChoiceField(choices=JobTrace.choices)
 
 
+class MachineOutput(serializers.Serializer):
+    """Resources of the hardware spec, which are the limits of the job."""
+
+    cpu = serializers.IntegerField()
+    memory = serializers.IntegerField(help_text="Bytes.")
+    disk = serializers.IntegerField(help_text="Bytes.")
+    network = serializers.BooleanField()
+
+
 class LeasedOciOutput(OciSpecOutput):
-    """Job config of an `oci` job, and the isolation that it requires."""
+    """Job config of an `oci` job, the machine and the isolation that it requires, and a token to pull its image."""
+
+    machine = MachineOutput(allow_null=True)
+    pull_token = serializers.CharField()
 
     least_isolation = serializers.ChoiceField(choices=ISOLATION_CHOICES)
     egress = serializers.ListField(child=serializers.CharField())
@@ -453,6 +486,12 @@ class HeartbeatOutput(JobStatusOutput):
     cancel_deadline_seconds = serializers.FloatField(
         allow_null=True, help_text="Seconds that are left to stop the job; null without a cancel request."
     )
+
+
+class StoredOutput(serializers.Serializer):
+    """Name of the stored output."""
+
+    output = serializers.CharField()
 
 
 class LogChunkOutput(serializers.Serializer):

@@ -16,7 +16,7 @@ from orchestrator.http.api.query_parameters import StrictQueryMixin
 from orchestrator.http.auth.callers import worker_of
 from orchestrator.http.auth.permissions import IsWorker
 from orchestrator.incidents.worker_readiness import report_unready
-from orchestrator.protocols.native.leases import calls, openapi, serializers, wire
+from orchestrator.protocols.native.leases import calls, openapi, outputs, serializers, wire
 from orchestrator.services import heartbeat as lease_messages
 from orchestrator.services import job_end
 from orchestrator.step_logs import job_log_writes
@@ -105,6 +105,14 @@ class LeaseViewSet(WorkerViewSet):
             chunk=validated["chunk"],
         )
         return Response({"next_seq": appended.next_seq, "truncated": appended.truncated})
+
+    @openapi.STORE_OUTPUT_DOCS
+    @action(detail=True, methods=["post"])
+    def output(self, request: Request, lease_id: str) -> Response:
+        """Store the output of the job, before the final message that names it."""
+        body = parse(serializers.JobOutputInput, body_of(request))["output"]
+        job = outputs.leased_job(lease_id, self.worker)
+        return Response({"output": outputs.store(job, body)})
 
     @openapi.COMPLETE_DOCS
     @action(detail=True, methods=["post"])

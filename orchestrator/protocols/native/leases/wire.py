@@ -5,6 +5,7 @@ from typing import Any
 
 from leases.models import Lease
 from orchestrator.core.datetimes import format_timestamp
+from orchestrator.results.outputs import OUTPUT_MEMBER
 from orchestrator.services.job_end import OUTCOME_FIELDS
 from runtime_jobs.models import Job
 from runtime_jobs.specs import JOB_TYPES
@@ -12,7 +13,12 @@ from runtime_jobs.stop_requests import stop_request
 
 
 def serialize_lease(
-    lease: Lease, job: Job, *, egress: list[str], unsent_run: dict[str, Any] | None = None
+    lease: Lease,
+    job: Job,
+    *,
+    egress: list[str],
+    unsent_run: dict[str, Any] | None = None,
+    image: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return a new lease with its job, as in document 000.
 
@@ -21,7 +27,9 @@ def serialize_lease(
         job: The job of the lease.
         egress: Hosts that the organization allows its jobs to reach; empty for a job without network.
         unsent_run: A run to upload instead of executing the job.
+        image: The machine and the pull token of an `oci` job.
     """
+    confined = {"least_isolation": job.least_isolation, "egress": egress, "trace": job.trace} | (image or {})
     resend = {} if unsent_run is None else {"unsent_run": unsent_run}
     return {
         "lease_id": lease.lease_ulid,
@@ -30,9 +38,7 @@ def serialize_lease(
             "org_slug": job.org_slug,
             "project_slug": job.project_slug,
             "job_type": job.job_type,
-            **JOB_TYPES[job.job_type].serialize_for_lease(
-                job, {"least_isolation": job.least_isolation, "egress": egress, "trace": job.trace}
-            ),
+            **JOB_TYPES[job.job_type].serialize_for_lease(job, confined),
             "trigger": {"kind": job.trigger_kind, "actor": job.trigger_actor},
             "attempt": job.attempt,
             "retry_of": job.retry_of_job_ulid,
@@ -75,6 +81,7 @@ def build_result(final: dict[str, Any], *extra_fields: str) -> dict[str, Any]:
         "files_omitted_reasons",
         "log_truncated",
         "caches",
+        OUTPUT_MEMBER,
         *OUTCOME_FIELDS,
         *extra_fields,
     )

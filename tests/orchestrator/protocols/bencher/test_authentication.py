@@ -205,7 +205,7 @@ def test_too_many_invalid_keys_of_a_network_are_429(runner, settings):
     assert authenticate_runner(f"Bearer {runner.token}", "rack-7", network="192.0.2.2").pk == runner.pk
 
 
-# --- a runner's key is refused everywhere else ------------------------------------------------------------------------
+# --- a runner's key outside of its own path -----------------------------------------------------------------------------
 
 
 def native_paths() -> list[str]:
@@ -227,20 +227,23 @@ def paths_of(resolver) -> list[str]:
     return found
 
 
-OPEN_PATHS = {"/v1/schema", "/v1/docs", "/v1/keys"}
-SIGNED_PATHS = {"/v1/objects/x"}  # the address is the credential: 403 for any other
-
-
 @pytest.mark.parametrize("method", ["GET", "POST", "PATCH", "PUT", "DELETE"])
-def test_a_runner_key_opens_no_native_endpoint(runner, method):
-    caller = Caller(runner.token)
+def test_a_runner_key_opens_the_native_endpoints_of_workers_and_no_other(runner, method):
+    """A runner is a worker: wherever a worker's token is refused or accepted, its key is."""
+    worker = WorkerFactory()
+    archived = Caller(RunnerFactory(state=WorkerState.ARCHIVED, archived_at=timezone.now()).token)
+    accepted = set()
     for path in native_paths():
-        if path in OPEN_PATHS or "^" in path:
+        if "^" in path:
             continue
         with nothing_lost():
-            response = caller.call(method, path, {})
-        allowed = {403, 405} if path in SIGNED_PATHS else {401, 404, 405}
-        assert response.status_code in allowed, (path, response.status_code)
+            found, wanted = (Caller(token).call(method, path, {}).status_code for token in (runner.token, worker.token))
+            refused_status = archived.call(method, path, {}).status_code
+        assert found == wanted, path
+        assert refused_status == Caller("rto_worker_" + "x" * 43).call(method, path, {}).status_code, path
+        accepted |= {path} if found not in {401, 403, 404, 405} else set()
+    known = ("/v1/runtime/", "/api/v1/internal/", "/v1/schema", "/v1/docs", "/v1/keys")
+    assert {path for path in accepted if not path.startswith(known)} == set()
 
 
 @pytest.mark.parametrize("path", ["/v0/runners", "/v0/specs", "/v0/runners/rack-7", "/v0/specs/two-cores"])
