@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import requests
 import zstandard
 
 from workers.engines.oci.documents import ImageConfig
@@ -151,3 +152,23 @@ class Image:
 
 def descriptor(content: bytes, media_type: str, **more: Any) -> dict[str, Any]:
     return {"mediaType": media_type, "digest": digest_of(content), "size": len(content), **more}
+
+
+def push(url: str, repository: str, image: Image, *, tag: str, credentials: tuple[str, str]) -> str:
+    """Push an image to a registry over HTTP, as a client of Docker does. Returns the digest of its manifest."""
+    with requests.Session() as session:
+        challenge = session.get(f"{url}/v2/").headers["WWW-Authenticate"]
+        realm, service = (re.search(rf'{name}="([^"]*)"', challenge)[1] for name in ("realm", "service"))
+        scope = f"repository:{repository}:pull,push"
+        answer = session.get(realm, params={"service": service, "scope": scope}, auth=credentials)
+        session.headers["Authorization"] = f"Bearer {answer.json()['token']}"
+        config, manifest = image.documents()
+        for content in {config, *(found.content for found in image.layers)}:
+            upload = f"{url}/v2/{repository}/blobs/uploads/?digest={digest_of(content)}"
+            answer = session.post(upload, data=content, headers={"Content-Type": "application/octet-stream"})
+            assert answer.status_code == 201, answer.text
+        answer = session.put(
+            f"{url}/v2/{repository}/manifests/{tag}", data=manifest, headers={"Content-Type": MANIFEST}
+        )
+        assert answer.status_code == 201, answer.text
+    return digest_of(manifest)

@@ -13,6 +13,7 @@ from workers.agent.result_delivery import ResultDelivery
 from workers.agent.result_spool import ResultSpool
 from workers.agent.workspace import WorkFolder
 from workers.engines.contract import Engine, RunLimits, TraceLevel
+from workers.engines.oci.engine import OciEngine
 from workers.report.trace_reader import TraceReaders
 
 
@@ -33,6 +34,11 @@ class WorkerContext:
     limits: RunLimits = field(default_factory=RunLimits)
     failures: OwnFailures = field(default_factory=OwnFailures)
 
+    @property
+    def images(self) -> OciEngine | None:
+        """Return the engine if it runs images."""
+        return self.engine if isinstance(self.engine, OciEngine) and "images" in self.offered else None
+
     def unready(self) -> Unready | None:
         """Return why this worker does not claim now, or None."""
         shortage = self.engine.shortage(self.folder.path)
@@ -46,6 +52,6 @@ class WorkerContext:
             "network through the egress proxy": work.allow_network and "egress" not in self.offered,
             "a command that may not start others": not work.allow_exec and "exec_control" not in self.offered,
             "a trace": work.trace is not TraceLevel.NONE and "ptrace" not in self.offered,
-            "images": steps is not None and steps.image is not None,
+            "images": (job.oci is not None and self.images is None) or (steps is not None and steps.image is not None),
         }
         return [name for name, missing_capabilities in lacking.items() if missing_capabilities]

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from workers.agent import artifacts
 from workers.agent.active_leases import ActiveLease, boottime
@@ -21,7 +21,9 @@ from workers.agent.checkout import CheckoutFailed, CheckoutStopped, open_directo
 from workers.agent.context import WorkerContext
 from workers.agent.errors import LeaseRejected, RequestRejected, ServerUnreachable
 from workers.agent.failpoints import failpoint
-from workers.agent.http.wire import LeasePayload, StepsPayload
+from workers.agent.http.wire import LeasePayload, OciPayload, StepsPayload
+from workers.agent.image_job import ImageJob, OutputCapture
+from workers.agent.image_pull import ImagePull
 from workers.agent.lease_client import LeaseClient
 from workers.agent.log_shipper import LogShipper, LogTrimmer
 from workers.agent.next_claim import NextClaim
@@ -33,14 +35,20 @@ from workers.agent.steps import StepTracker
 from workers.engines.contract import (
     EgressPolicy,
     EngineUnavailable,
+    ImageRoot,
+    RunLimits,
     RunResult,
     RunSpec,
     SandboxFailed,
     StopSignal,
     TraceLevel,
 )
+from workers.engines.oci.documents import ImageInvalid
+from workers.engines.oci.engine import OciEngine
+from workers.engines.oci.images import ImageStopped, ImageTree, PulledImage
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 GRACE_SECONDS = 2.0
 # For the tail of the log, which a slow connection sends in so long. A job that is being canceled has less time.
@@ -143,6 +151,8 @@ class JobRunner:
         workspace = self._check_out()
         if self._job.steps is not None:
             self._submit_result(self._run_steps(self._job.steps, workspace), b"")
+        elif self._job.oci is not None:
+            self._submit_result(self._run_image(self._job.oci, workspace), b"")
         elif self._job.execution is not None:
             spec = replace(self._run_spec(workspace), argv=self._job.execution.command)
             self._submit_run(*self._execute(spec))
@@ -163,7 +173,8 @@ class JobRunner:
         else:
             failure = _as_failure(end)
             self._context.failures.record(failure.reason, str(failure))
-            self._client.fail(failure, self._trimmer.facts)
+            final = {} if self._job.oci is None else {"final": True}
+            self._client.fail(failure, self._trimmer.facts | final)
 
     def _acknowledge(self) -> None:
         asked_at = boottime()
@@ -209,7 +220,7 @@ class JobRunner:
     def _make_workspace(self, owner: int | None) -> Path:
         context = self._context
         try:
-            within = context.engine.directory(self._slot, context.folder.jobs, context.limits)
+            within = context.engine.directory(self._slot, context.folder.jobs, self._limits)
         except EngineUnavailable as missing:
             raise JobReleased(one_line(missing), unable=True, otherwise="sandbox_unavailable") from None
         return context.folder.make_workspace(self._job.job_id, owner, within)
@@ -279,6 +290,75 @@ class JobRunner:
                 step["trace"] = traces[step["index"]]
         return result | found | ({"caches": caches.results()} if steps.caches else {})
 
+    def _run_image(self, job: OciPayload, workspace: Path) -> dict[str, Any]:
+        """Run the iterations of an image. Returns the final result, which names the stored output."""
+        engine = self._context.images
+        assert engine is not None  # noqa: S101 `missing_capabilities` has seen to it
+        with contextlib.ExitStack() as stack:
+            tree = self._hold_image(engine, job, stack)
+            failpoint("worker.exec.before")
+            self._raise_if_stopped()
+            shipper = self._start_shipper(0, None)
+            stack.callback(lambda: shipper.close(within=self._flush_seconds()))
+            stack.callback(self._trimmer.flush)
+            if tree.left_out_count:
+                files = counted(tree.left_out_count, "special file")
+                self._note(shipper, f"image: {files} left out: {one_line(', '.join(tree.left_out), 500)}")
+
+            def execute(spec: RunSpec, output: OutputCapture, errors: OutputCapture) -> RunResult:
+                self._raise_if_stopped()
+
+                def take(capture: OutputCapture, data: bytes) -> None:
+                    capture.take(data)
+                    self._trimmer.write(shipper, data)
+
+                return self._run_engine(spec, lambda _: None, shipper, partial(take, output), partial(take, errors))
+
+            folder = workspace.with_name(f"{workspace.name}.image")
+            first = self._run_spec(workspace)
+            iterations = ImageJob(
+                job, tree.config, first, lambda directory: self._image_root(engine, tree, folder, directory), execute
+            )
+            failure = iterations.run()
+            self._raise_if_stopped()
+        name = self._client.store_output(iterations.output(failure), within=self._context.delivery.upload_seconds)
+        code = {} if iterations.exit_code is None else {"exit_code": iterations.exit_code}
+        if failure is None:
+            return {"status": "succeeded", "output": name, **code}
+        ended = {"status": "failed", "reason": failure.reason, "message": str(failure), "final": True}
+        return ended | {"output": name, **code}
+
+    def _hold_image(self, engine: OciEngine, job: OciPayload, stack: contextlib.ExitStack) -> ImageTree:
+        """Return the tree of the image, pulled and unpacked if no job before had it, until the stack is closed."""
+        limits = self._context.limits
+        transport = self._context.client.transport
+
+        def pull(folder: Path) -> PulledImage:
+            pull = ImagePull(transport, repository=job.repository, token=job.pull_token, stop=self._stop)
+            return pull.pull(job.digest, folder, limits.disk_bytes)
+
+        return self._with_image_errors(
+            lambda: stack.enter_context(
+                engine.image(job.digest, self._slot, self._context.folder.jobs, limits, pull=pull, stop=self._stop)
+            )
+        )
+
+    @contextlib.contextmanager
+    def _image_root(self, engine: OciEngine, tree: ImageTree, folder: Path, directory: str) -> Iterator[ImageRoot]:
+        with contextlib.ExitStack() as stack:
+            yield self._with_image_errors(lambda: stack.enter_context(engine.root(tree, self._slot, folder, directory)))
+
+    @staticmethod
+    def _with_image_errors(prepare: Callable[[], T]) -> T:
+        try:
+            return prepare()
+        except ImageInvalid as invalid:
+            raise JobFailed("image_invalid", one_line(invalid)) from None
+        except ImageStopped:
+            raise JobStopped from None
+        except EngineUnavailable as missing:
+            raise JobReleased(one_line(missing), unable=True, otherwise="sandbox_unavailable") from None
+
     @contextlib.contextmanager
     def _recording(self, spec: RunSpec) -> Iterator[RunRecorder]:
         """Record one run, in the process that reads the traces of the slot."""
@@ -338,15 +418,24 @@ class JobRunner:
         """Write a line of the worker into the log of the job."""
         self._trimmer.write(log, f"[{text}]\n".encode())
 
-    def _run_engine(self, spec: RunSpec, feed: Callable[[bytes], None], shipper: LogShipper) -> RunResult:
+    def _run_engine(
+        self,
+        spec: RunSpec,
+        feed: Callable[[bytes], None],
+        shipper: LogShipper,
+        output: Callable[[bytes], None] | None = None,
+        errors: Callable[[bytes], None] | None = None,
+    ) -> RunResult:
+        """Run a command; its output goes to the log, unless `output` and `errors` take it."""
         if not self._command_started:
             self._context.heartbeat.report_phase(self._active, "executing", delay=START_SECONDS)
         try:
             result = self._context.engine.run(
                 spec,
-                output=self._marking_start(partial(self._trimmer.write, shipper)),
+                output=self._marking_start(output or partial(self._trimmer.write, shipper)),
                 trace=self._marking_start(feed),
                 stop=self._stop,
+                errors=errors,
             )
         except EngineUnavailable as missing:
             raise JobReleased(one_line(missing), unable=True, otherwise="sandbox_unavailable") from None
@@ -406,8 +495,16 @@ class JobRunner:
             allow_exec=work.allow_exec,
             trace=work.trace,
             grace_seconds=GRACE_SECONDS,
-            limits=self._context.limits,
+            limits=self._limits,
         )
+
+    @property
+    def _limits(self) -> RunLimits:
+        """Return the limits of the job: those of the worker, or of the machine that an `oci` job asks for."""
+        limits, job = self._context.limits, self._job.oci
+        if job is None:
+            return limits
+        return replace(limits, memory_bytes=job.memory_bytes, cpu_percent=100 * job.cpus, disk_bytes=job.disk_bytes)
 
     def _report_phase(self, phase: str) -> None:
         self._active.phase = None

@@ -41,6 +41,11 @@ class LeaseClient:
     def log(self, seq: int, chunk: bytes, *, step: int = 0) -> None:
         self._client.log(self._lease, seq, chunk, step=step)
 
+    def store_output(self, output: bytes, *, within: float) -> str:
+        """Store the output of the job, and return its name; an unreachable server is tried again for a while."""
+        budget = RetryBudget(self.over, within)
+        return retry(lambda: self._client.store_output(self._lease, output), budget=budget)
+
     def begin_artifact(self, name: str, size_bytes: int) -> str:
         """Announce an artifact once, and return the address of its upload."""
         return self._client.begin_artifact(self._lease, name, size_bytes)

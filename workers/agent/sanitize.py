@@ -9,7 +9,7 @@ from typing import Any
 
 MAX_MESSAGE_LENGTH = 2000
 # Lease ids and tokens, by their prefixes: knowing one is enough to use it.
-CAPABILITY = re.compile(r"\b(rtl|rto)_[\w-]+")
+CAPABILITY = re.compile(r"\b(rtl|rto|bencher_runner)_[\w-]+")
 
 
 def one_line(text: Any, max_length: int = MAX_MESSAGE_LENGTH) -> str:

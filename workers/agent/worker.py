@@ -29,6 +29,7 @@ from workers.agent.errors import (
     WorkerStartError,
 )
 from workers.agent.heartbeat import HeartbeatSender
+from workers.agent.http import wire
 from workers.agent.http.client import ClaimOffer, OrchestratorClient
 from workers.agent.http.transport import Transport
 from workers.agent.job_runner import JobRunner
@@ -99,7 +100,7 @@ class WorkerProcess:
             context = self._context(folder, found, delivery, stack)
             loop = ClaimLoop(
                 client=self._client,
-                offer=ClaimOffer(context.worker_id, self._options.pool, capabilities(found, self._engine.isolation)),
+                offer=self._offer(context, found),
                 slots=slots,
                 unready=context.unready,
                 start_attempt=lambda claimed: JobRunner(context, claimed.lease, claimed.slot, claimed.next_claim),
@@ -111,6 +112,11 @@ class WorkerProcess:
                 loop.run(once=once)
             if self._crash_handler.thread_name is not None:
                 raise WorkerCrashed(f"the worker ended because its thread {self._crash_handler.thread_name} failed")
+
+    def _offer(self, context: WorkerContext, found: EngineCapabilities) -> ClaimOffer:
+        job_types = wire.JOB_TYPES if context.images is None else (*wire.JOB_TYPES, *wire.IMAGE_JOB_TYPES)
+        able = capabilities(found, self._engine.isolation)
+        return ClaimOffer(context.worker_id, self._options.pool, able, job_types)
 
     def _check_limits(self) -> None:
         limits = self._options.limits

@@ -260,7 +260,7 @@ def test_a_command_that_ends_well_after_it_was_asked_to_stop_is_canceled_all_the
     bench: WorkerContext, server: ScriptedServer, commit: str
 ) -> None:
     class Polite(NullEngine):
-        def run(self, spec: Any, *, output: Any, trace: Any, stop: Any) -> RunResult:
+        def run(self, spec: Any, *, output: Any, stop: Any, **_: Any) -> RunResult:
             output(b"x")
             assert stop.requested.wait(10)
             return RunResult(kind="exited", exit_code=0)

@@ -388,7 +388,7 @@ def test_a_wrong_claim_is_named_by_its_member(changes: dict[str, Any], member: s
 
 def test_a_type_of_the_future_is_given_back() -> None:
     body = steps_body("x")
-    body["job"]["job_type"] = "oci"
+    body["job"]["job_type"] = "export"
     with pytest.raises(ProtocolError, match="job_type"):
         wire.lease(body)
 

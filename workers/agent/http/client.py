@@ -57,6 +57,7 @@ class ClaimOffer:
     worker_id: str
     pool: str
     capabilities: dict[str, bool]
+    job_types: tuple[str, ...] = wire.JOB_TYPES
 
     def body(self, wait_seconds: float, max_leases: int) -> dict[str, Any]:
         many = {} if max_leases == 1 else {"max_leases": max_leases}
@@ -68,7 +69,7 @@ class ClaimOffer:
             "worker_id": self.worker_id,
             "pool": self.pool,
             "capabilities": self.capabilities,
-            "job_types": list(wire.JOB_TYPES),
+            "job_types": list(self.job_types),
             "acknowledge": True,
         }
 
@@ -85,11 +86,17 @@ class OrchestratorClient:
         self._transport = Transport(server, token.current, headers)
         self._token = token
         self._timeouts = Timeouts(connect=5, read=15, total=20)
+        self._uploads = Timeouts(connect=5, read=30, total=60)
         self._claims_next = True  # until a server turns out not to know `claim_next`
 
     @property
     def server(self) -> str:
         return self._transport.origin
+
+    @property
+    def transport(self) -> Transport:
+        """The connections to the server, for other paths than those of the native API."""
+        return self._transport
 
     def close(self) -> None:
         self._transport.close()
@@ -186,6 +193,13 @@ class OrchestratorClient:
         if url is not None and not isinstance(url, str):
             raise ProtocolError("upload_url")
         return url
+
+    def store_output(self, lease: LeasePayload, output: bytes) -> str:
+        """Store the output of a job, and return its name."""
+        body = self._post_lease(lease, "output", {"output": base64.b64encode(output).decode()}, self._uploads)
+        if not isinstance(body.get("output"), str):
+            raise ProtocolError("output")
+        return str(body["output"])
 
     def complete(
         self, lease: LeasePayload, result: dict[str, Any], offer: ClaimOffer | None = None

@@ -13,10 +13,12 @@ from workers.engines.contract import Isolation, TraceLevel
 T = TypeVar("T")
 E = TypeVar("E", Isolation, TraceLevel)
 IDENTIFIER = re.compile(r"[A-Za-z0-9_-]{1,64}")  # becomes part of a path and of file names
+DIGEST = re.compile(r"sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128}")
 COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-RUNTIME, STEPS, PACK_RUN = "runtime", "steps", "pack-run"
-JOB_TYPES = (RUNTIME, STEPS, PACK_RUN)  # what this worker claims
+RUNTIME, STEPS, PACK_RUN, OCI = "runtime", "steps", "pack-run", "oci"
+JOB_TYPES = (RUNTIME, STEPS, PACK_RUN)  # what every worker claims
+IMAGE_JOB_TYPES = (OCI,)  # what a worker claims that runs images
 INPUT_VARIABLE = "INPUT_"  # begins the name of the environment variable of an input
 # A lease may last two intervals only (pack runs): one lost answer to a heartbeat would end the job.
 HEARTBEATS_PER_LEASE = 6
@@ -92,6 +94,29 @@ class StepsPayload(WorkPayload):
 
 
 @dataclass(frozen=True)
+class OciPayload(WorkPayload):
+    """Type `oci`: an image of the server's registry, run some times on a machine of these resources.
+
+    `repository`, `digest` and `pull_token` are for the registry. `pull_token` is a permission: it is in no message.
+    """
+
+    repository: str
+    digest: str
+    pull_token: str = field(repr=False)
+    entrypoint: tuple[str, ...] | None
+    cmd: tuple[str, ...] | None
+    environment: dict[str, str]
+    file_paths: tuple[str, ...]
+    build_time: bool
+    file_size: bool
+    iterations: int
+    allow_failure: bool
+    cpus: int
+    memory_bytes: int
+    disk_bytes: int
+
+
+@dataclass(frozen=True)
 class TriggerPayload:
     """The cause of the job."""
 
@@ -109,6 +134,7 @@ class JobPayload:
     source: SourcePayload | None
     execution: ExecutionPayload | None
     steps: StepsPayload | None
+    oci: OciPayload | None
     trigger: TriggerPayload
     retry_of: str | None
     unsent_run: dict[str, Any] | None = field(default=None, repr=False)  # upload this; execute nothing
@@ -116,7 +142,7 @@ class JobPayload:
     @property
     def work(self) -> WorkPayload:
         """Return the part for the type of the job."""
-        found = self.execution or self.steps
+        found = self.execution or self.steps or self.oci
         assert found is not None  # noqa: S101 whoever read the claim has seen to it
         return found
 
@@ -153,7 +179,7 @@ def lease(body: Any) -> LeasePayload:
 def _job(job: dict[str, Any]) -> JobPayload:
     trigger = _object(job.get("trigger"), "trigger")
     kind = _take(job, "job_type", str, RUNTIME)
-    if kind not in JOB_TYPES:
+    if kind not in (*JOB_TYPES, *IMAGE_JOB_TYPES):
         raise ProtocolError("job_type")
     source = job.get("source")
     return JobPayload(
@@ -163,6 +189,7 @@ def _job(job: dict[str, Any]) -> JobPayload:
         source=None if kind != RUNTIME and source is None else _source(_object(source, "source")),
         execution=_execution(_object(job.get("execution"), "execution")) if kind == RUNTIME else None,
         steps=_steps_of(kind, job),
+        oci=_oci(_object(job.get("oci"), "oci")) if kind == OCI else None,
         trigger=TriggerPayload(_take(trigger, "kind", str), _take(trigger, "actor", str, None)),
         retry_of=_take(job, "retry_of", str, None),
         unsent_run=_take(job, "unsent_run", dict, None),
@@ -231,6 +258,46 @@ def _input_variables(inputs: dict[str, Any]) -> dict[str, str]:
         text = value if isinstance(value, str) else json.dumps(value)  # `true` and `7`, as in the request
         variables[INPUT_VARIABLE + name.upper().replace("-", "_")] = text
     return variables
+
+
+def _oci(oci: dict[str, Any]) -> OciPayload:
+    config, machine = _object(oci.get("config"), "config"), _object(oci.get("machine"), "machine")
+    repository, digest = _take(config, "project", str), _take(config, "digest", str)
+    if not IDENTIFIER.fullmatch(repository):
+        raise ProtocolError("project")
+    if not DIGEST.fullmatch(digest):
+        raise ProtocolError("digest")
+    work = oci | {"timeout_seconds": config.get("timeout"), "allow_network": machine.get("network")}
+    return OciPayload(
+        repository=repository,
+        digest=digest,
+        pull_token=_take(oci, "pull_token", str),
+        entrypoint=_words(config, "entrypoint"),
+        cmd=_words(config, "cmd"),
+        environment=_variables(_take(config, "env", dict, {})),
+        file_paths=_strings(config, "file_paths", []),
+        build_time=_take(config, "build_time", bool, default=False),
+        file_size=_take(config, "file_size", bool, default=False),
+        iterations=_take(config, "iter", int, 1),
+        allow_failure=_take(config, "allow_failure", bool, default=False),
+        cpus=_take(machine, "cpu", int),
+        memory_bytes=_take(machine, "memory", int),
+        disk_bytes=_take(machine, "disk", int),
+        allow_exec=True,
+        **_terms(work, trace=TraceLevel.NONE),
+    )
+
+
+def _words(members: dict[str, Any], name: str) -> tuple[str, ...] | None:
+    return None if members.get(name) is None else _strings(members, name, None)
+
+
+def _variables(named: dict[str, Any]) -> dict[str, str]:
+    """Return variables of any names that a process can have."""
+    for name, value in named.items():
+        if not name or "=" in name or not isinstance(value, str) or "\0" in name + value:
+            raise ProtocolError("env")
+    return named
 
 
 def _terms(work: dict[str, Any], *, trace: TraceLevel) -> dict[str, Any]:
