@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from typing import Any
+from uuid import UUID
 
 from django.contrib.auth import get_user_model
 
@@ -61,9 +62,7 @@ def seed_bencher(kept: dict[str, str], organization: Organization, *, admin: Any
     spec = HardwareSpec.objects.filter(slug=SPEC).first() or hardware_specs.create_spec(
         name="Demo spec", slug=SPEC, hardware=HARDWARE, fallback=not _has_fallback(), cause=Cause(actor)
     )
-    worker, runner_key = _runner(kept.get("runner_key"), actor)
-    if _may_change(worker) and not WorkerSpec.objects.filter(worker=worker, spec=spec).exists():
-        runners.add_runner_spec(worker_id=worker.worker_id, spec_uuid=spec.uuid, cause=Cause(actor))
+    worker, runner_key = ensure_runner("Demo runner", RUNNER, spec.uuid, key=kept.get("runner_key"), actor=actor)
     return BencherSeed(
         admin_key=_personal_key(admin, kept.get("admin_key"), actor),
         user_key=_personal_key(member, kept.get("user_key"), actor),
@@ -77,13 +76,20 @@ def _has_fallback() -> bool:
     return HardwareSpec.objects.filter(fallback_at__isnull=False).exists()
 
 
-def _runner(key: str | None, actor: Actor) -> tuple[Worker, str]:
-    worker = Worker.objects.runners().filter(slug=RUNNER).first()
-    if worker is None:
-        return runners.create_runner(name="Demo runner", slug=RUNNER, cause=Cause(actor))
-    if (key and worker.digest == digest_of(key)) or not _may_change(worker):
+def ensure_runner(name: str, slug: str, spec: UUID, *, key: str | None, actor: Actor) -> tuple[Worker, str]:
+    """Return the runner with that slug, which provides the hardware spec, and its key: the given one if it is valid."""
+    worker = Worker.objects.runners().filter(slug=slug).first()
+    if worker is not None and not _may_change(worker):
         return worker, key or ""
-    return runners.rotate_runner_key(worker_id=worker.worker_id, cause=Cause(actor, "its file has another one"))
+    cause = Cause(actor)
+    if worker is None:
+        worker, key = runners.create_runner(name=name, slug=slug, cause=cause)
+    elif not key or worker.digest != digest_of(key):
+        cause_of_rotation = Cause(actor, "its file has another one")
+        worker, key = runners.rotate_runner_key(worker_id=worker.worker_id, cause=cause_of_rotation)
+    if not WorkerSpec.objects.filter(worker=worker, spec__uuid=spec).exists():
+        runners.add_runner_spec(worker_id=worker.worker_id, spec_uuid=spec, cause=cause)
+    return worker, key
 
 
 def _may_change(worker: Worker) -> bool:

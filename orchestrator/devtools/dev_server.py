@@ -15,12 +15,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
+from uuid import UUID
 
 from django.conf import settings
 from django.core.management import call_command
 from django.db import connections
 
 from orchestrator.devtools import seed
+from orchestrator.devtools.bencher_seed import ensure_runner
 from orchestrator.devtools.demo import repository
 from orchestrator.devtools.process_supervisor import (
     ManagedProcess,
@@ -142,8 +144,7 @@ def ensure_local_worker(number: int) -> tuple[str, Path]:
     """Return the name and token file of this machine's worker with that number. The first call registers it."""
     name = f"local-{number}"
     file = settings.STATE_DIR / "workers" / f"{name}.token"
-    kept_token = file.read_text().split()[0] if file.is_file() else None
-    worker, token = seed.ensure_worker(name, pool=settings.DEFAULT_POOL, token=kept_token)
+    worker, token = seed.ensure_worker(name, pool=settings.DEFAULT_POOL, token=_kept_token(file))
     seed.write_secret_file(file, f"{token}\n{worker.worker_id}")
     return name, file
 
@@ -155,6 +156,21 @@ def workers(numbers: Sequence[int]) -> list[tuple[str, Path]]:
     found = [ensure_local_worker(number) for number in numbers]
     connections.close_all()
     return found
+
+
+def image_worker(seed_data: seed.SeedData) -> tuple[str, Path]:
+    """Return the name and token file of this machine's worker for images: a runner with the seeded hardware spec."""
+    name = "local-images"
+    file = settings.STATE_DIR / "workers" / f"{name}.token"
+    spec = UUID(seed_data.spec)
+    worker, key = ensure_runner("Local images", name, spec, key=_kept_token(file), actor=seed.SEED)
+    seed.write_secret_file(file, f"{key}\n{worker.worker_id}")
+    connections.close_all()
+    return name, file
+
+
+def _kept_token(file: Path) -> str | None:
+    return file.read_text().split()[0] if file.is_file() else None
 
 
 def server(address: ListenAddress, *sockets: socket.socket, **environment: str) -> ManagedProcess:
@@ -185,11 +201,17 @@ def dispatcher(address: ListenAddress) -> ManagedProcess:
 
 
 def worker(
-    address: ListenAddress, name: str, token_file: Path, *, engine: str = "bubblewrap", is_vital: bool = False
+    address: ListenAddress,
+    name: str,
+    token_file: Path,
+    *,
+    engine: str = "bubblewrap",
+    pool: str | None = None,
+    is_vital: bool = False,
 ) -> ManagedProcess:
     """Return a worker's process, not started, with a work directory of its own."""
     options = ["--server", address.url, "--token-file", str(token_file), "--engine", engine]
-    options += ["--work-dir", str(settings.WORKER_DIR / name)]
+    options += ["--work-dir", str(settings.WORKER_DIR / name), *(["--pool", pool] if pool else [])]
     return ManagedProcess(name, _manage("runworker", *options), _environment(address), is_vital)
 
 

@@ -80,6 +80,11 @@ class Command(ServerCommand):
         supervisor.processes += [
             dev_server.worker(address, *found) for found in dev_server.workers(range(1, workers + 1))
         ]
+        if workers:
+            images = dev_server.worker(
+                address, *dev_server.image_worker(seed_data), engine="oci", pool=settings.RUNNER_POOL
+            )
+            supervisor.processes.append(images)
         try:
             for process in supervisor.processes:
                 supervisor.start(process)
@@ -109,7 +114,9 @@ class Command(ServerCommand):
         table.add_row("API", f"{address.url}/v1/docs")
         table.add_row("tokens", str(settings.STATE_DIR / "seed.json"))
         table.add_row("", f"{dev_server.variables_for_shell()} .venv/bin/python manage.py seed".strip())
-        table.add_row("workers", str(workers) if workers else "none; start one with manage.py runworker")
+        table.add_row(
+            "workers", f"{workers}, and one for images" if workers else "none; start one with manage.py runworker"
+        )
         table.add_row("stop", "Ctrl-C")
         self.console.print(Panel(table, title="Runtime Orchestrator", title_align="left", expand=False, padding=(1, 2)))
         if not address.is_loopback:
