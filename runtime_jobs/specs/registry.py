@@ -217,6 +217,7 @@ JOB_TYPES = {
         needs_ingest=False,
         complete_beats_cancel=False,
         needs_hosted_analysis=False,
+        trace_levels=_TRACED_ON_REQUEST,
         needs_processing=True,
         is_metered=True,
         needs_enabled_project=False,

@@ -90,6 +90,7 @@ def test_a_pushed_image_runs_to_its_metrics(images: Images) -> None:
     images.push(IMAGE, "good")
     images.push(Image((layer(folder("../out")),), CONFIG), "hostile")
     worker = images.worker()
+    Project.objects.filter(pk=images.project.pk).update(trace="full")
     good = images.run(":good", iter=2, cmd=["7"], file_paths=["/out.json", "../../etc/hostname"], timeout=60)
     wrong = images.run(":good", cmd=["7", "3"])
     hostile = images.run(":hostile")
@@ -103,6 +104,8 @@ def test_a_pushed_image_runs_to_its_metrics(images: Images) -> None:
     iteration = {"exit_code": 0, "stdout": "mine\nchanged\n", "stderr": "noise\n", "output": {"/out.json": text}}
     assert images.output(good) == {"status": "processed", "results": [iteration] * 2}
     assert list(Metric.objects.values_list("value", flat=True)) == [7.0, 7.0]
+    traces = [step["trace"] for step in ended[0].result["steps"]]
+    assert [(trace["level"], trace["counts"]["bad_lines"]) for trace in traces] == [("full", 0)] * 2
     assert images.output(wrong)["results"][0]["exit_code"] == 3
     assert "[image: 1 special file left out: 'dev/x' (device)]" in log_of(good)
     assert log_of(good).count("changed") == 2

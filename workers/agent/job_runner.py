@@ -31,7 +31,7 @@ from workers.agent.outcomes import JobFailed, JobReleased, JobStopped, check_out
 from workers.agent.result_spool import SpoolEntry
 from workers.agent.run_recorder import RunRecorder, rewrite_run_for_retry
 from workers.agent.sanitize import counted, one_line
-from workers.agent.steps import StepTracker
+from workers.agent.steps import StepTracker, step_result
 from workers.engines.contract import (
     EgressPolicy,
     EngineUnavailable,
@@ -56,6 +56,7 @@ FLUSH_SECONDS = 30.0
 FLUSH_SECONDS_STOPPED = 3.0
 # How long an engine may take to fail before the server is informed that the command runs.
 START_SECONDS = 1.0
+MAX_TRACED = 64  # iterations in a final message, which has the worst findings of each
 MAX_NAMED = 20  # files that were not stored, in the log of the job
 LEASE_ENDED = "lease_ended"  # the server's reason after a final message
 
@@ -312,8 +313,16 @@ class JobRunner:
                     capture.take(data)
                     self._trimmer.write(shipper, data)
 
-                return self._run_engine(spec, lambda _: None, shipper, partial(take, output), partial(take, errors))
+                sinks = partial(take, output), partial(take, errors)
+                if spec.trace is TraceLevel.NONE:
+                    return self._run_engine(spec, lambda _: None, shipper, *sinks)
+                with self._recording(spec) as recorder:
+                    result = self._run_engine(spec, recorder.feed, shipper, *sinks)
+                    self._raise_if_stopped()
+                    traced.append(step_result(len(traced), result) | {"trace": recorder.summary(result)})
+                return result
 
+            traced: list[dict[str, Any]] = []
             folder = workspace.with_name(f"{workspace.name}.image")
             first = self._run_spec(workspace)
             iterations = ImageJob(
@@ -322,11 +331,11 @@ class JobRunner:
             failure = iterations.run()
             self._raise_if_stopped()
         name = self._client.store_output(iterations.output(failure), within=self._context.delivery.upload_seconds)
-        code = {} if iterations.exit_code is None else {"exit_code": iterations.exit_code}
+        facts: dict[str, Any] = {"output": name} | ({"steps": traced[:MAX_TRACED]} if traced else {})
+        facts |= {} if iterations.exit_code is None else {"exit_code": iterations.exit_code}
         if failure is None:
-            return {"status": "succeeded", "output": name, **code}
-        ended = {"status": "failed", "reason": failure.reason, "message": str(failure), "final": True}
-        return ended | {"output": name, **code}
+            return {"status": "succeeded", **facts}
+        return {"status": "failed", "reason": failure.reason, "message": str(failure), "final": True, **facts}
 
     def _hold_image(self, engine: OciEngine, job: OciPayload, stack: contextlib.ExitStack) -> ImageTree:
         """Return the tree of the image, pulled and unpacked if no job before had it, until the stack is closed."""

@@ -55,8 +55,7 @@ class StepTracker:
         return replace(self.first, argv=("sh", "-c", line), timeout_seconds=deadline - time.monotonic())
 
     def _record(self, index: int, result: RunResult) -> None:
-        times = {"started_at": _isoformat(result.started_at), "finished_at": _isoformat(result.finished_at)}
-        self.done.append({"index": index, "exit_code": result.exit_code, **times})
+        self.done.append(step_result(index, result))
 
     def _failure(self, index: int, result: RunResult, spec: RunSpec) -> JobFailed | None:
         """Return the failure that ends the job with this step, or None. Raises JobStopped."""
@@ -74,6 +73,12 @@ class StepTracker:
     def _final(self, status: str, exit_code: int | None, **more: str) -> dict[str, Any]:
         code = {} if exit_code is None else {"exit_code": exit_code}
         return {"status": status, **code, "steps": self.done, **more}
+
+
+def step_result(index: int, result: RunResult) -> dict[str, Any]:
+    """Return the result of one step as the server displays it."""
+    times = {"started_at": _isoformat(result.started_at), "finished_at": _isoformat(result.finished_at)}
+    return {"index": index, "exit_code": result.exit_code, **times}
 
 
 def _isoformat(unix: float) -> str:
