@@ -15,7 +15,7 @@ from orchestrator.results.models import Metric
 from runtime_jobs.identifiers import uuid_of
 from runtime_jobs.models import Job, LogChunk, MemberRole, Membership, Project
 from runtime_jobs.states import JobState
-from tests.factories import HardwareSpecFactory, RunnerFactory, personal_key
+from tests.factories import HardwareSpecFactory, ProjectFactory, RunnerFactory, personal_key
 from tests.integration.conftest import Yard
 from tests.workers.agent.scripted import wait_until
 from tests.workers.agent.worker_process import processes_with
@@ -87,7 +87,7 @@ def left_of(place: Path) -> list[str]:
 
 
 def test_a_pushed_image_runs_to_its_metrics(images: Images) -> None:
-    images.push(IMAGE, "good")
+    digest = images.push(IMAGE, "good")
     images.push(Image((layer(folder("../out")),), CONFIG), "hostile")
     worker = images.worker()
     Project.objects.filter(pk=images.project.pk).update(trace="full")
@@ -95,9 +95,14 @@ def test_a_pushed_image_runs_to_its_metrics(images: Images) -> None:
     wrong = images.run(":good", cmd=["7", "3"])
     hostile = images.run(":hostile")
     missing = images.run(f"@sha256:{'0' * 64}")
-    ended = [images.yard.ended(job) for job in (good, wrong, hostile, missing)]
-    assert [job.state for job in ended] == [JobState.SUCCEEDED, *[JobState.FAILED] * 3], worker.log
-    assert [job.failure_reason for job in ended[1:]] == ["command_failed", "image_invalid", "image_pull_failed"]
+    # Another project may not run what this one has pushed, although the worker has it.
+    images.project = ProjectFactory(organization=images.project.organization, slug="other", trace="full")
+    foreign = images.run(f"@{digest}")
+    images.project = Project.objects.get(pk=images.yard.project.pk)
+    ended = [images.yard.ended(job) for job in (good, wrong, hostile, missing, foreign)]
+    assert [job.state for job in ended] == [JobState.SUCCEEDED, *[JobState.FAILED] * 4], worker.log
+    reasons = [job.failure_reason for job in ended[1:]]
+    assert reasons == ["command_failed", "image_invalid", "image_pull_failed", "image_pull_failed"]
     assert ended[2].failure_message.startswith("The image has an entry outside of its root: '../out'.")
     assert "404: MANIFEST_UNKNOWN" in ended[3].failure_message
     text = '{"size": {"latency": {"value": 7}}}\n'

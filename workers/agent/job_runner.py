@@ -19,7 +19,7 @@ from workers.agent.artifact_upload import ArtifactUploader
 from workers.agent.caches import JobCaches
 from workers.agent.checkout import CheckoutFailed, CheckoutStopped, open_directory
 from workers.agent.context import WorkerContext
-from workers.agent.errors import LeaseRejected, RequestRejected, ServerUnreachable
+from workers.agent.errors import LeaseRejected, RequestRefused, RequestRejected, ServerUnreachable
 from workers.agent.failpoints import failpoint
 from workers.agent.http.wire import LeasePayload, OciPayload, StepsPayload
 from workers.agent.image_job import ImageJob, OutputCapture
@@ -330,12 +330,20 @@ class JobRunner:
             )
             failure = iterations.run()
             self._raise_if_stopped()
-        name = self._client.store_output(iterations.output(failure), within=self._context.delivery.upload_seconds)
+        name = self._store_output(iterations.output(failure))
         facts: dict[str, Any] = {"output": name} | ({"steps": traced[:MAX_TRACED]} if traced else {})
         facts |= {} if iterations.exit_code is None else {"exit_code": iterations.exit_code}
         if failure is None:
             return {"status": "succeeded", **facts}
         return {"status": "failed", "reason": failure.reason, "message": str(failure), "final": True, **facts}
+
+    def _store_output(self, output: bytes) -> str:
+        try:
+            return self._client.store_output(output, within=self._context.delivery.upload_seconds)
+        except LeaseRejected:
+            raise
+        except RequestRefused as refusal:
+            raise JobFailed("upload_rejected", f"The server refused the output: {one_line(refusal, 300)}") from None
 
     def _hold_image(self, engine: OciEngine, job: OciPayload, stack: contextlib.ExitStack) -> ImageTree:
         """Return the tree of the image, pulled and unpacked if no job before had it, until the stack is closed."""
@@ -348,7 +356,15 @@ class JobRunner:
 
         return self._with_image_errors(
             lambda: stack.enter_context(
-                engine.image(job.digest, self._slot, self._context.folder.jobs, limits, pull=pull, stop=self._stop)
+                # Under the name of its repository: of another one the server decides anew who may pull it.
+                engine.image(
+                    f"{job.repository}@{job.digest}",
+                    self._slot,
+                    self._context.folder.jobs,
+                    limits,
+                    pull=pull,
+                    stop=self._stop,
+                )
             )
         )
 

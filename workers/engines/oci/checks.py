@@ -35,7 +35,7 @@ class ImageEngine(Protocol):
 
     def image(
         self,
-        digest: str,
+        name: str,
         slot: int,
         folder: Path,
         limits: RunLimits,

@@ -99,12 +99,12 @@ class OciEngine(BubblewrapEngine):
 
     @contextlib.contextmanager
     def image(
-        self, digest: str, slot: int, folder: Path, limits: RunLimits, *, pull: Pull, stop: StopSignal
+        self, name: str, slot: int, folder: Path, limits: RunLimits, *, pull: Pull, stop: StopSignal
     ) -> Iterator[ImageTree]:
         """Hold the unpacked tree of an image, which is pulled and unpacked unless the cache has it.
 
         Args:
-            digest: The digest by which the image was ordered.
+            name: Its name in the cache. It has a digest, and whatever else decides who may use the image.
             slot: The slot of the job. No command runs in it.
             folder: The worker's directory for jobs.
             limits: The limits of the job: the image has the same of bytes and inodes.
@@ -116,7 +116,7 @@ class OciEngine(BubblewrapEngine):
             ImageInvalid: The image is refused.
             ImageStopped: A stop was requested.
         """
-        key = digest if self.id_maps is not None else f"{digest} {slot}"
+        key = name if self.id_maps is not None else f"{name} {slot}"
 
         def make(place: Path) -> ImageTree:
             blobs = place / _BLOBS.strip("/")

@@ -1,4 +1,4 @@
-"""The unpacked trees of images, kept for later jobs: one tree a digest, each on a volume of its own.
+"""The unpacked trees of images, kept for later jobs: one tree an image, each on a volume of its own.
 
 The volume limits the bytes and inodes of the image, while its layers arrive and while they are unpacked. It goes as a
 whole, at once: the tree that was unused for longest first, when all together pass the limits of the cache. Like every
@@ -84,7 +84,7 @@ class ImageCache:
         """Hold a tree while the context is entered.
 
         Args:
-            key: The digest of the image.
+            key: Its name.
             volumes: Where its volume is made.
             place: The directory of the volume, and the limits of the image.
             make: Makes the tree in the empty volume.
