@@ -124,7 +124,18 @@ class RunnerAdmin(CreateWithToken, ArchivableAdmin):
     ordering = ["slug"]
     actions_detail = ["rename", "add_spec", "remove_spec", "rotate_key", "archive", "restore"]
     details = [
-        *("name_text", "slug", "uuid_text", "version", "spec_links", "channel_list", "created", "modified", "archived"),
+        *(
+            "name_text",
+            "slug",
+            "uuid_text",
+            "worker_id",
+            "version",
+            "spec_links",
+            "channel_list",
+            "created",
+            "modified",
+            "archived",
+        ),
     ]
     requested = ["name", "slug"]
     archive_text = "The runner's key is refused and it gets no new jobs. Its running jobs continue."

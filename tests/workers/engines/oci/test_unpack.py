@@ -112,6 +112,10 @@ UNPACKED = {
     ),
     "an absolute name": ([layer(entry(f"/tmp/{MARK}", b"x"))], inside(f"tmp/{MARK}", text="x")),
     "a link out": ([layer(symlink("out", "/tmp"), entry(f"out/{MARK}", b"x"))], inside(f"tmp/{MARK}", text="x")),
+    "a link out of a directory": (
+        [layer(folder("a"), symlink("a/out", "/tmp"), entry(f"a/out/{MARK}", b"x"))],
+        inside(f"tmp/{MARK}", text="x", more={f"a/tmp/{MARK}": None}),
+    ),
     "a link out with dots": (
         [layer(symlink("out", "../../../../tmp")), layer(entry(f"out/{MARK}", b"x"))],
         inside(f"tmp/{MARK}", text="x"),
@@ -138,10 +142,11 @@ UNPACKED = {
         [
             layer(
                 entry("su", b"x", mode=0o6755),
+                folder("group", 0o2777),
                 entry("cap", b"x", pax_headers={"SCHILY.xattr.security.capability": CAPABILITY}),
             )
         ],
-        modes(su=0o755, cap=0o755),
+        modes(su=0o755, cap=0o755, group=0o777),
     ),
     "duplicates": (
         [layer(entry("x", b"1"), entry("x", b"2"), folder("y/z"), entry("y", b"file"), entry("f"), folder("f"))],

@@ -95,6 +95,7 @@ def test_the_output_becomes_metrics_with_the_message_that_names_it(mia, native, 
     done = {"result": {"status": "succeeded", "exit_code": 0, "output": name}}
     for _ in range(2):
         assert send("complete", done).json()["status"] == "succeeded"
+    assert send("output", encoded({"results": []})).json()["code"] == "stale_lease"
     job.refresh_from_db()
     assert (job.state, job.result["output"]) == (JobState.SUCCEEDED, name)
     assert list(Metric.objects.values_list("value", flat=True)) == [12.5]
