@@ -80,7 +80,8 @@ class Command(ServerCommand):
         supervisor.processes += [
             dev_server.worker(address, *found) for found in dev_server.workers(range(1, workers + 1))
         ]
-        if workers:
+        runs_images = bool(workers) and os.geteuid() == 0  # images need volumes, and these need root
+        if runs_images:
             images = dev_server.worker(
                 address, *dev_server.image_worker(seed_data), engine="oci", pool=settings.RUNNER_POOL
             )
@@ -90,7 +91,7 @@ class Command(ServerCommand):
                 supervisor.start(process)
             dev_server.wait_until_ready(supervisor, address)
             if not supervisor.stop_requests:
-                self.welcome(address, seed_data, workers)
+                self.welcome(address, seed_data, f"{workers}{', and one for images' if runs_images else ''}")
             while not supervisor.stop_requests:
                 supervisor.poll()
                 time.sleep(0.2)
@@ -104,7 +105,7 @@ class Command(ServerCommand):
         colour = self.colours.setdefault(name, COLOURS[len(self.colours) % len(COLOURS)]) if name else "bold"
         self.console.print(Text.assemble((f"{name or 'up':>12} ", colour), ("│ ", "dim"), escape_controls(line)))
 
-    def welcome(self, address: ListenAddress, seed_data: SeedData, workers: int) -> None:
+    def welcome(self, address: ListenAddress, seed_data: SeedData, workers: str) -> None:
         """Print addresses, login and next commands. Each can be pasted as it is."""
         table = Table.grid(padding=(0, 3))
         if not address.is_loopback:
@@ -114,9 +115,7 @@ class Command(ServerCommand):
         table.add_row("API", f"{address.url}/v1/docs")
         table.add_row("tokens", str(settings.STATE_DIR / "seed.json"))
         table.add_row("", f"{dev_server.variables_for_shell()} .venv/bin/python manage.py seed".strip())
-        table.add_row(
-            "workers", f"{workers}, and one for images" if workers else "none; start one with manage.py runworker"
-        )
+        table.add_row("workers", "none; start one with manage.py runworker" if workers == "0" else workers)
         table.add_row("stop", "Ctrl-C")
         self.console.print(Panel(table, title="Runtime Orchestrator", title_align="left", expand=False, padding=(1, 2)))
         if not address.is_loopback:

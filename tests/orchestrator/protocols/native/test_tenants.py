@@ -216,6 +216,7 @@ OF_A_LEASE = [
     ("POST", f"{LEASE}/heartbeat", {"phase": "executing"}),
     ("POST", f"{LEASE}/report", {"phase": "executing"}),
     ("POST", f"{LEASE}/logs", {"seq": 0, "chunk": ""}),
+    ("POST", f"{LEASE}/output", {"output": "eyJyZXN1bHRzIjpbXX0="}),
     ("POST", f"{LEASE}/complete", DONE),
     ("POST", f"{LEASE}/fail", FAILED),
     ("POST", f"{LEASE}/acknowledge-cancel", {}),
