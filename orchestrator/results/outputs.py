@@ -100,11 +100,18 @@ def output_name(job: Job) -> str | None:
     return name if is_own else None
 
 
-def write_output(project: UUID, job: UUID, body: bytes) -> str | None:
+def write_output(project: UUID, job: UUID, body: bytes, *, sender: str | None = None) -> str | None:
     """Store the output of a job, and return its name, or None if that failed.
 
     The first output of a job is at the path of document 002. A later one has a name of its own, because it may be the
     output of a result that does not count. A failure is logged and counted. It costs the job only its output.
+
+    Args:
+        project: The project of the job's configuration.
+        job: The UUID of the job.
+        body: The output.
+        sender: Who sends it, apart from the message that names it, as a part of a file name. A later output of the same
+            sender replaces this one.
     """
     if len(body) > settings.OUTPUT_LIMIT_BYTES:
         OUTPUT_FAILURES.labels("write").inc()
@@ -112,7 +119,10 @@ def write_output(project: UUID, job: UUID, body: bytes) -> str | None:
         log.error("the output of job %s has %d bytes; OUTPUT_LIMIT_BYTES is %d", job, len(body), limit)
         return None
     try:
-        return PurePosixPath(_storage().save(output_path(project, job), ContentFile(body))).name
+        storage, name = _storage(), str(job) if sender is None else f"{job}_{sender}"
+        if sender is not None:
+            storage.delete(output_path(project, name))
+        return PurePosixPath(storage.save(output_path(project, name), ContentFile(body))).name
     except Exception:  # a store of another kind raises errors of its own
         OUTPUT_FAILURES.labels("write").inc()
         log.exception("the output of job %s could not be stored", job)

@@ -65,17 +65,18 @@ def find_unread(job_ulid: str) -> UnreadJob:
     return found
 
 
-def store_output(job: Job, body: bytes) -> dict[str, str] | None:
+def store_output(job: Job, body: bytes, *, sender: str | None = None) -> dict[str, str] | None:
     """Store the output of a job, before the operation that reports its end.
 
     Args:
         job: A job of type `oci`.
         body: The iterations as `outputs.encode_output` returns them.
+        sender: See `outputs.write_output`.
 
     Returns:
         The result to report, which names the output, or None if the store has failed.
     """
-    name = write_output(_project_of(job), uuid_of(job.job_ulid), body)
+    name = write_output(_project_of(job), uuid_of(job.job_ulid), body, sender=sender)
     return None if name is None else result_naming(name)
 
 

@@ -12,9 +12,12 @@ from orchestrator.results.processing import find_unread, read_small, store_outpu
 from orchestrator.services.batch_calls import Messages, WorkerMessage
 from orchestrator.services.job_end import CompleteMessage
 from runtime_jobs.errors import Invalid
+from runtime_jobs.identifiers import fingerprint
 from runtime_jobs.models import Job
 from runtime_jobs.specs import JOB_TYPES, config_of
 from workers.models import Worker
+
+_TYPES_WITH_OUTPUT = [name for name, job_type in JOB_TYPES.items() if job_type.needs_processing]
 
 
 def leased_job(lease_ulid: str, worker: Worker) -> Job:
@@ -29,18 +32,18 @@ def leased_job(lease_ulid: str, worker: Worker) -> Job:
     if holding is None or holding.lease.lease_ulid != lease_ulid:
         raise StaleLease("unknown_lease")
     require_valid_lease(holding)
-    if not JOB_TYPES[holding.job.job_type].needs_processing:
+    if holding.job.job_type not in _TYPES_WITH_OUTPUT:
         raise Invalid({"lease_id": [f"Jobs of type {holding.job.job_type} have no output."]})
     return holding.job
 
 
-def store(job: Job, body: bytes) -> str:
-    """Store the output of a job, and return its name.
+def store(job: Job, lease_ulid: str, body: bytes) -> str:
+    """Store the output of a leased job, and return its name. The same lease again replaces it.
 
     Raises:
         ApiError: 503 `overloaded`; the store has failed.
     """
-    result = store_output(job, body)
+    result = store_output(job, body, sender=fingerprint(lease_ulid))
     if result is None:
         raise ApiError(503, "overloaded", "The output cannot be stored now.")
     return result[OUTPUT_MEMBER]
@@ -54,7 +57,9 @@ def with_read_results(messages: Messages[CompleteMessage]) -> Messages[CompleteM
     named = {name: message for name, message in messages.items() if OUTPUT_MEMBER in (message.content.result or {})}
     if not named:
         return messages
-    leases = Lease.objects.filter(lease_ulid__in=named).only("lease_ulid", "job")
+    held = Lease.objects.open().filter(lease_ulid__in=named, job__job_type__in=_TYPES_WITH_OUTPUT)
+    held = held.only("lease_ulid", "job", "worker")
+    leases = [lease for lease in held if lease.worker_id == named[lease.lease_ulid].worker.worker_id]
     read = {lease.lease_ulid: _with_read_result(named[lease.lease_ulid], lease.job_id) for lease in leases}
     return {**messages, **read}
 

@@ -112,7 +112,7 @@ class LeaseViewSet(WorkerViewSet):
         """Store the output of the job, before the final message that names it."""
         body = parse(serializers.JobOutputInput, body_of(request))["output"]
         job = outputs.leased_job(lease_id, self.worker)
-        return Response({"output": outputs.store(job, body)})
+        return Response({"output": outputs.store(job, lease_id, body)})
 
     @openapi.COMPLETE_DOCS
     @action(detail=True, methods=["post"])

@@ -2,16 +2,23 @@
 
 import base64
 import json
+from uuid import UUID
 
 import pytest
 
+from leases.models import Lease
 from orchestrator.images.tokens import verify_pull_token
+from orchestrator.protocols.native.leases.outputs import with_read_results
 from orchestrator.results.models import Metric
+from orchestrator.results.outputs import read_output
+from orchestrator.services.batch_calls import WorkerMessage
+from orchestrator.services.job_end import CompleteMessage
 from runtime_jobs.identifiers import uuid_of
 from runtime_jobs.models import Job
+from runtime_jobs.specs import config_of
 from runtime_jobs.states import JobState
 from tests.api_client import Caller, refused
-from tests.factories import RunnerFactory
+from tests.factories import RunnerFactory, WorkerFactory, claimed, submitted
 from tests.orchestrator.protocols.bencher.runs.world import (
     BMF,
     DIGEST,
@@ -99,6 +106,27 @@ def test_the_output_becomes_metrics_with_the_message_that_names_it(mia, native, 
     job.refresh_from_db()
     assert (job.state, job.result["output"]) == (JobState.SUCCEEDED, name)
     assert list(Metric.objects.values_list("value", flat=True)) == [12.5]
+
+
+def test_an_output_that_is_sent_again_replaces_the_first_one(mia, native, runner):
+    """A client repeats a request whose response was lost. Any number of outputs of one lease take the place of one."""
+    job = submit(mia)
+    _, send = claim(native, runner)
+    names = {send("output", encoded({"results": [{"exit_code": code}]})).json()["output"] for code in (1, 2, 0)}
+    (name,) = names
+    assert json.loads(read_output(UUID(config_of(job)["project"]), name))["results"][0]["exit_code"] == 0
+
+
+def test_no_output_is_read_for_a_job_of_another_type_or_another_worker(mia, native, runner):
+    submit(mia)
+    claim(native, runner)
+    of_images = Lease.objects.get()
+    submitted()
+    other = claimed(WorkerFactory()).lease
+    for lease, worker in ((other, other.worker), (of_images, other.worker)):
+        named = CompleteMessage(result={"status": "succeeded", "output": str(uuid_of(lease.job_id))})
+        messages = {lease.lease_ulid: WorkerMessage(worker, named)}
+        assert with_read_results(messages) == messages
 
 
 def test_a_large_output_is_read_while_the_job_is_processing(mia, native, runner):
