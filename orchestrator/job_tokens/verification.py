@@ -23,8 +23,7 @@ _COLUMNS: Final = """clock_timestamp(), token.fence, worker.worker_id, worker.st
        lease.expires_at, lease.final_digest IS NOT NULL,
        coalesce((SELECT number FROM actions_token_chains c WHERE c.job_id = job.id AND c.fence = lease.fence), 0)"""
 _TABLES: Final = """(SELECT %s::bigint AS runner_id, %s::bigint AS job_id, %s::bigint AS fence) token
-  LEFT JOIN (workers_worker worker JOIN actions_runners runner ON runner.worker_id = worker.id)
-    ON worker.id = token.runner_id
+  LEFT JOIN workers_worker worker ON worker.id = token.runner_id
   LEFT JOIN runtime_jobs job ON job.id = token.job_id AND job.job_type = 'actions'
   LEFT JOIN workflow_runs run ON run.batch_id = job.batch_id
   LEFT JOIN runtime_worker_leases lease

@@ -173,11 +173,21 @@ def snapshot_secrets(
             (row, unseal(SECRET, row.sealed, context=row.sealing_context).decode()) for row in _rows(Secret, job, run)
         )
         variables = _visible((row, row.value) for row in _rows(Variable, job, run))
-    masks = sorted({*secrets.values(), *more_masks})
+    values = SecretSnapshot(secrets, variables, sorted({*secrets.values(), *more_masks}))
     snapshot = MaskSnapshot(job_id=job.job_ulid, fence=job.fence, created_at=now or database_now())
-    snapshot.sealed = seal(MASKS, json.dumps(masks).encode(), context=snapshot.sealing_context)
+    snapshot.sealed = seal(MASKS, json.dumps(vars(values)).encode(), context=snapshot.sealing_context)
     fetch_all(_SNAPSHOT, [snapshot.job_id, snapshot.fence, snapshot.sealed, snapshot.created_at])
-    return SecretSnapshot(secrets, variables, masks)
+    return values
+
+
+def stored_secrets(job: Job) -> SecretSnapshot | None:
+    """Return what the claim of a job has handed out, or None if nothing was stored under its fence.
+
+    Raises:
+        SealedValueError: The snapshot cannot be opened.
+    """
+    snapshot = MaskSnapshot.objects.filter(job_id=job.job_ulid, fence=job.fence).first()
+    return None if snapshot is None else _opened(snapshot)
 
 
 def masks_in(snapshot: MaskSnapshot) -> tuple[bytes, ...]:
@@ -186,8 +196,11 @@ def masks_in(snapshot: MaskSnapshot) -> tuple[bytes, ...]:
     Raises:
         SealedValueError: The snapshot cannot be opened.
     """
-    opened = json.loads(unseal(MASKS, snapshot.sealed, context=snapshot.sealing_context))
-    return tuple(text.encode() for text in opened)
+    return tuple(text.encode() for text in _opened(snapshot).masks)
+
+
+def _opened(snapshot: MaskSnapshot) -> SecretSnapshot:
+    return SecretSnapshot(**json.loads(unseal(MASKS, snapshot.sealed, context=snapshot.sealing_context)))
 
 
 def validate_value(value: str) -> str | None:

@@ -152,8 +152,12 @@ def _renamed(members: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
 
 
 def serialize_actions_for_lease(job: Job, confined: dict[str, Any]) -> dict[str, Any]:
-    """Return the members of a lease. `confined`: minimum isolation, egress and trace."""
-    return {"source": None, "actions": serialize_actions(job) | confined}
+    """Return the members of a lease. `confined`: minimum isolation, egress and trace.
+
+    The texts of the steps are evaluated when they begin. A job reaches the hosts that its organization permits.
+    """
+    members = {"job_key": job.spec["job_key"], "timeout_seconds": job.timeout_seconds}
+    return {"source": None, "actions": members | confined | {"allow_network": bool(confined["egress"])}}
 
 
 def configured_actions() -> dict[str, int]:

@@ -90,6 +90,35 @@ def render(text: str, context: ExpressionContext) -> ExpressionValue:
     return ExpressionValue("".join(rendered), is_tainted)
 
 
+def render_for_shell(text: str, context: ExpressionContext, prefix: str) -> tuple[str, dict[str, str]]:
+    """Return a script with the values of its expressions, and variables of the environment that it refers to.
+
+    Tainted values and secrets are not pasted: the script refers to a variable, whose content is no part of a command.
+
+    Args:
+        text: The script.
+        context: All values.
+        prefix: Begins the names of the variables.
+
+    Raises:
+        ExpressionError: An expression is malformed, or a secret does not exist.
+    """
+    parts: list[str] = []
+    variables: dict[str, str] = {}
+    for part in split_template(text):
+        if isinstance(part, str):
+            parts.append(part)
+            continue
+        value = evaluate(part.expression, context)
+        if value.is_tainted or any(reference.path[0] == "secrets" for reference in references(part.expression)):
+            name = f"{prefix}{len(variables)}"
+            variables[name] = value.text
+            parts.append(f"${{{name}}}")
+        else:
+            parts.append(value.text)
+    return "".join(parts), variables
+
+
 def render_variables(env: Mapping[str, str], context: ExpressionContext) -> ExpressionContext:
     """Return the context with the evaluated variables of a job as `env`.
 

@@ -5,6 +5,7 @@ No hooks, filters, submodules, prompts, redirects or credentials; one protocol; 
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import errno
 import os
@@ -12,7 +13,7 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -71,15 +72,19 @@ class Checkout:
     mirrors: Mirrors
     bounds: Bounds = Bounds()
 
-    def fetch(self, repo_url: str, commit: str, *, into: Path, owner: int | None, stop: StopSignal) -> list[str]:
+    def fetch(
+        self, repo_url: str, commit: str, *, into: Path, owner: int | None, stop: StopSignal, token: str = ""
+    ) -> list[str]:
         """Leave the files of `commit` in `into`. Returns what is not there, a line each, for the log of the job.
+
+        With a `token` the repository is one of the server, whose address may have another scheme and a port.
 
         Raises:
             CheckoutFailed: The repository or the commit is invalid, missing or too large.
             CheckoutStopped: A stop was requested.
             OSError: An error of this machine, such as a full disk.
         """
-        if not REPOSITORY.fullmatch(repo_url) or not COMMIT.fullmatch(commit):
+        if not (token or REPOSITORY.fullmatch(repo_url)) or not COMMIT.fullmatch(commit):
             raise CheckoutFailed("repo_url must be https://host/owner/name, git_commit 40 or 64 hex digits")
         address = self.mirrors.address(repo_url)
         config = _config_file(into.with_name(into.name + ".gitconfig"), repo_url, address)
@@ -87,7 +92,7 @@ class Checkout:
             time.monotonic() + self.bounds.seconds, _stop_requested(stop), _Size(into, self.bounds)
         )
         try:
-            git = _Git(into, owner, config, repo_url, address, self.bounds, watch)
+            git = _Git(into, owner, config, repo_url, address, self.bounds, watch, token)
             git.check_out(commit)
             return git.missing_content()
         finally:
@@ -103,6 +108,7 @@ class _Git:
     address: str  # the URL to fetch from
     bounds: Bounds
     watch: Callable[[], str | None]
+    token: str = field(default="", repr=False)
 
     def check_out(self, commit: str) -> None:
         sha256 = ["--object-format=sha256"] if len(commit) == 64 else []
@@ -168,7 +174,7 @@ class _Git:
         return [(str(self.folder), "the workspace"), *(mirror if self.address != self.repo_url else [])]
 
     def _environment(self) -> dict[str, str]:
-        return {
+        return self._credentials() | {
             "PATH": "/usr/bin:/bin",
             "HOME": "/nonexistent",
             "LC_ALL": "C",
@@ -181,6 +187,17 @@ class _Git:
             "GIT_LFS_SKIP_SMUDGE": "1",
             "GIT_NO_LAZY_FETCH": "1",
             "GIT_CEILING_DIRECTORIES": str(self.folder.parent),
+        }
+
+    def _credentials(self) -> dict[str, str]:
+        """Return the variables that give git the token: other accounts can read neither them nor a file."""
+        if not self.token:
+            return {}
+        encoded = base64.b64encode(f"x-access-token:{self.token}".encode()).decode()
+        return {
+            "GIT_CONFIG_COUNT": "1",
+            "GIT_CONFIG_KEY_0": f"http.{self.address}.extraHeader",
+            "GIT_CONFIG_VALUE_0": f"Authorization: Basic {encoded}",
         }
 
 

@@ -21,7 +21,7 @@ from workers.agent.checkout import CheckoutFailed, CheckoutStopped, open_directo
 from workers.agent.context import WorkerContext
 from workers.agent.errors import LeaseRejected, RequestRefused, RequestRejected, ServerUnreachable
 from workers.agent.failpoints import failpoint
-from workers.agent.http.wire import LeasePayload, OciPayload, StepsPayload
+from workers.agent.http.wire import LeasePayload, OciPayload, StartedSteps, StepsPayload
 from workers.agent.image_job import ImageJob, OutputCapture
 from workers.agent.image_pull import ImagePull
 from workers.agent.lease_client import LeaseClient
@@ -32,6 +32,7 @@ from workers.agent.result_spool import SpoolEntry
 from workers.agent.run_recorder import RunRecorder, rewrite_run_for_retry
 from workers.agent.sanitize import counted, one_line
 from workers.agent.steps import StepTracker, step_result
+from workers.agent.workflow_job import StepSequence
 from workers.engines.contract import (
     EgressPolicy,
     EngineUnavailable,
@@ -152,6 +153,8 @@ class JobRunner:
         workspace = self._check_out()
         if self._job.steps is not None:
             self._submit_result(self._run_steps(self._job.steps, workspace), b"")
+        elif self._job.workflow is not None:
+            self._submit_result(self._run_workflow(workspace), b"")
         elif self._job.oci is not None:
             self._submit_result(self._run_image(self._job.oci, workspace), b"")
         elif self._job.execution is not None:
@@ -290,6 +293,65 @@ class JobRunner:
             if step["index"] in traces:
                 step["trace"] = traces[step["index"]]
         return result | found | ({"caches": caches.results()} if steps.caches else {})
+
+    def _run_workflow(self, workspace: Path) -> dict[str, Any]:
+        """Run the steps of a workflow job in one workspace, home and /tmp. Returns the final result."""
+        started = self._client.start_steps()
+        first = replace(self._run_spec(workspace), keeps_home=True)
+        logs: dict[int, _StepLog] = {}
+
+        def open_log(index: int) -> _StepLog:
+            self._raise_if_stopped()
+            predecessor = logs[max(logs)].shipper if logs else None
+            logs[index] = _StepLog(self, self._start_shipper(index, predecessor))
+            return logs[index]
+
+        def execute(index: int, spec: RunSpec) -> RunResult:
+            failpoint("worker.exec.before")
+            result = self._run_engine(spec, lambda _: None, logs[index].shipper)
+            self._raise_if_stopped()
+            return result
+
+        job = StepSequence(
+            self._client,
+            started.step_count,
+            first,
+            self._context.engine.mount_points(first),
+            open_log,
+            execute,
+            checkout=lambda _: self._check_out_step(started, workspace),
+            progress=lambda progress: self._context.heartbeat.report_progress(self._active, progress),
+        )
+        try:
+            return job.run()
+        finally:
+            self._trimmer.flush()
+            if logs:
+                logs[max(logs)].shipper.close(within=self._flush_seconds())
+
+    def _check_out_step(self, started: StartedSteps, workspace: Path) -> None:
+        """Replace the content of the workspace by the commit of the run, with the worker's own git.
+
+        A step before may have left a repository whose configuration names programs.
+        """
+        self._context.folder.empty(workspace)
+        url = f"{self._context.client.server}/{started.repository}.git"
+        try:
+            self._context.checkout.fetch(
+                url,
+                started.head_sha,
+                into=workspace,
+                owner=self._context.engine.owner(self._slot),
+                stop=self._stop,
+                token=started.checkout_token,
+            )
+        except CheckoutFailed as failure:
+            raise JobFailed("checkout_failed", str(failure)) from None
+        except CheckoutStopped:
+            raise JobStopped from None
+        except OSError as error:
+            self._fail_if_too_large(error, workspace)
+            raise
 
     def _run_image(self, job: OciPayload, workspace: Path) -> dict[str, Any]:
         """Run the iterations of an image. Returns the final result, which names the stored output."""
@@ -545,6 +607,21 @@ class JobRunner:
         if self._client.over.is_set():
             return 0.0
         return FLUSH_SECONDS_STOPPED if self._stop.requested.is_set() else FLUSH_SECONDS
+
+
+class _StepLog:
+    """The log of a step of a workflow job."""
+
+    def __init__(self, runner: JobRunner, shipper: LogShipper) -> None:
+        self._runner, self.shipper = runner, shipper
+
+    def note(self, text: str) -> None:
+        self._runner._note(self.shipper, text)  # noqa: SLF001 the log of its job
+
+    def close(self) -> None:
+        """Send the log before the step ends, unless a part of it waits for the end of the job."""
+        if not self._runner._trimmer.is_full:  # noqa: SLF001
+            self.shipper.close(within=self._runner._flush_seconds())  # noqa: SLF001
 
 
 def _as_failure(end: JobFailed | JobReleased | JobStopped) -> JobFailed:

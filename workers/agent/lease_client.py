@@ -9,7 +9,7 @@ from typing import Any
 
 from workers.agent.errors import ServerConflict
 from workers.agent.http.client import OrchestratorClient
-from workers.agent.http.wire import CacheDownload, LeasePayload
+from workers.agent.http.wire import CacheDownload, LeasePayload, StartedSteps, StepPayload
 from workers.agent.next_claim import NextClaim
 from workers.agent.outcomes import JobFailed, JobReleased
 from workers.agent.retry import RetryBudget, retry
@@ -40,6 +40,18 @@ class LeaseClient:
 
     def log(self, seq: int, chunk: bytes, *, step: int = 0) -> None:
         self._client.log(self._lease, seq, chunk, step=step)
+
+    def start_steps(self) -> StartedSteps:
+        """Return what is needed before the first step of a workflow job."""
+        return retry(lambda: self._client.start_steps(self._lease), budget=RetryBudget(self.over))
+
+    def begin_step(self, index: int, state: dict[str, Any]) -> StepPayload:
+        """Begin a step of a workflow job, and return what to do."""
+        return retry(lambda: self._client.begin_step(self._lease, index, state), budget=RetryBudget(self.over))
+
+    def end_step(self, index: int, conclusion: str) -> None:
+        """End a step of a workflow job."""
+        retry(lambda: self._client.end_step(self._lease, index, conclusion), budget=RetryBudget(self.over))
 
     def store_output(self, output: bytes, *, within: float) -> str:
         """Store the output of the job, and return its name; an unreachable server is tried again for a while."""

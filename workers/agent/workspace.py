@@ -64,6 +64,12 @@ class WorkFolder:
             os.chown(workspace, owner, owner)
         return workspace
 
+    @staticmethod
+    def empty(folder: Path) -> None:
+        """Remove what is in a folder. No process of the job runs."""
+        for path in folder.iterdir():
+            _succeeds(_removal(path))
+
     def remove_workspace(self, workspace: Path) -> None:
         """Remove the workspace and the engine's directory beside it. Errors are logged, not raised."""
         for path in (workspace, workspace.with_name(workspace.name + ".private")):

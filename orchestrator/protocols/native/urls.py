@@ -4,6 +4,7 @@ from django.urls import include, path
 
 urlpatterns = [
     path("", include("orchestrator.protocols.native.leases.urls")),
+    path("", include("orchestrator.protocols.native.workflow_jobs.urls")),
     path("", include("orchestrator.protocols.native.jobs.urls")),
     path("", include("orchestrator.protocols.native.batches.urls")),
     path("", include("orchestrator.protocols.native.limits.urls")),

@@ -38,6 +38,7 @@ LEASES = "/v1/runtime/leases"
 UNREADY = "/v1/runtime/workers/unready"
 BUSY = frozenset({408, 425, 429})  # the same request may succeed later
 _OF_PROXIES = frozenset({403, 404, 407, *range(300, 400)})  # proxies and their log-in pages answer so, too
+ORDER_BYTES = 16 << 20  # of a step: 200 secrets have 48 KiB each
 ARTIFACT_QUOTA = "artifact_quota"  # 429 as well, but the job has all artifacts that it may have
 
 
@@ -174,6 +175,19 @@ class OrchestratorClient:
 
     def log(self, lease: LeasePayload, seq: int, chunk: bytes, *, step: int = 0) -> None:
         self._post_lease(lease, "logs", {"step": step, "seq": seq, "chunk": base64.b64encode(chunk).decode()})
+
+    def start_steps(self, lease: LeasePayload) -> wire.StartedSteps:
+        """Return what is needed before the first step of a workflow job."""
+        return wire.started_steps(self._post_lease(lease, "steps/start", {}))
+
+    def begin_step(self, lease: LeasePayload, index: int, state: dict[str, Any]) -> wire.StepPayload:
+        """Begin a step of a workflow job, and return what to do. `state`: what the steps before have left."""
+        path = f"{LEASES}/{lease.lease_id}/steps/{index}/begin"
+        return wire.step_order(self._post(path, state, self._timeouts, limit=ORDER_BYTES) or {})
+
+    def end_step(self, lease: LeasePayload, index: int, conclusion: str) -> None:
+        """End a step of a workflow job."""
+        self._post_lease(lease, f"steps/{index}/end", {"conclusion": conclusion})
 
     def begin_artifact(self, lease: LeasePayload, name: str, size_bytes: int) -> str:
         """Announce an artifact, and return the address of its upload."""

@@ -15,9 +15,10 @@ E = TypeVar("E", Isolation, TraceLevel)
 IDENTIFIER = re.compile(r"[A-Za-z0-9_-]{1,64}")  # becomes part of a path and of file names
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128}")
 COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+REPOSITORY = re.compile(r"(?!\.)[\w.-]+/(?!\.)[\w.-]+", re.ASCII)  # owner and name
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-RUNTIME, STEPS, PACK_RUN, OCI = "runtime", "steps", "pack-run", "oci"
-JOB_TYPES = (RUNTIME, STEPS, PACK_RUN)  # what every worker claims
+RUNTIME, STEPS, PACK_RUN, ACTIONS, OCI = "runtime", "steps", "pack-run", "actions", "oci"
+JOB_TYPES = (RUNTIME, STEPS, PACK_RUN, ACTIONS)  # what every worker claims
 IMAGE_JOB_TYPES = (OCI,)  # what a worker claims that runs images
 INPUT_VARIABLE = "INPUT_"  # begins the name of the environment variable of an input
 # A lease may last two intervals only (pack runs): one lost answer to a heartbeat would end the job.
@@ -94,6 +95,37 @@ class StepsPayload(WorkPayload):
 
 
 @dataclass(frozen=True)
+class WorkflowPayload(WorkPayload):
+    """Type `actions`: a workflow job, whose steps the server hands out one by one."""
+
+    job_key: str
+
+
+@dataclass(frozen=True)
+class StartedSteps:
+    """The facts that a worker needs before the first step of a workflow job. `checkout_token` is in no message."""
+
+    repository: str
+    head_sha: str
+    checkout_token: str = field(repr=False)
+    step_count: int
+
+
+@dataclass(frozen=True)
+class StepPayload:
+    """The evaluated texts of a step of a workflow job. `environment` and `with_values` may contain secrets."""
+
+    is_skipped: bool
+    error: str
+    run: str
+    uses: str
+    with_values: dict[str, str] = field(repr=False)
+    working_directory: str
+    environment: dict[str, str] = field(repr=False)
+    continue_on_error: bool
+
+
+@dataclass(frozen=True)
 class OciPayload(WorkPayload):
     """Type `oci`: an image of the server's registry, run some times on a machine of these resources.
 
@@ -134,6 +166,7 @@ class JobPayload:
     source: SourcePayload | None
     execution: ExecutionPayload | None
     steps: StepsPayload | None
+    workflow: WorkflowPayload | None
     oci: OciPayload | None
     trigger: TriggerPayload
     retry_of: str | None
@@ -142,7 +175,7 @@ class JobPayload:
     @property
     def work(self) -> WorkPayload:
         """Return the part for the type of the job."""
-        found = self.execution or self.steps or self.oci
+        found = self.execution or self.steps or self.workflow or self.oci
         assert found is not None  # noqa: S101 whoever read the claim has seen to it
         return found
 
@@ -189,6 +222,7 @@ def _job(job: dict[str, Any]) -> JobPayload:
         source=None if kind != RUNTIME and source is None else _source(_object(source, "source")),
         execution=_execution(_object(job.get("execution"), "execution")) if kind == RUNTIME else None,
         steps=_steps_of(kind, job),
+        workflow=_workflow(_object(job.get("actions"), "actions")) if kind == ACTIONS else None,
         oci=_oci(_object(job.get("oci"), "oci")) if kind == OCI else None,
         trigger=TriggerPayload(_take(trigger, "kind", str), _take(trigger, "actor", str, None)),
         retry_of=_take(job, "retry_of", str, None),
@@ -258,6 +292,43 @@ def _input_variables(inputs: dict[str, Any]) -> dict[str, str]:
         text = value if isinstance(value, str) else json.dumps(value)  # `true` and `7`, as in the request
         variables[INPUT_VARIABLE + name.upper().replace("-", "_")] = text
     return variables
+
+
+def _workflow(workflow: dict[str, Any]) -> WorkflowPayload:
+    return WorkflowPayload(
+        job_key=_take(workflow, "job_key", str), allow_exec=True, **_terms(workflow, trace=TraceLevel.NONE)
+    )
+
+
+def started_steps(body: dict[str, Any]) -> StartedSteps:
+    """Parse the response to the start of the steps of a workflow job."""
+    commit, repository = _take(body, "head_sha", str), _take(body, "repository", str)
+    if not COMMIT.fullmatch(commit):
+        raise ProtocolError("head_sha")
+    if not REPOSITORY.fullmatch(repository):
+        raise ProtocolError("repository")
+    return StartedSteps(repository, commit, _take(body, "checkout_token", str), _take(body, "step_count", int))
+
+
+def step_order(body: dict[str, Any]) -> StepPayload:
+    """Parse the response to the begin of a step of a workflow job."""
+    return StepPayload(
+        is_skipped=_take(body, "is_skipped", bool),
+        error=_take(body, "error", str, ""),
+        run=_take(body, "run", str, ""),
+        uses=_take(body, "uses", str, ""),
+        with_values=_environment_of(body, "with_values"),
+        working_directory=_take(body, "working_directory", str, ""),
+        environment=_variables(_take(body, "environment", dict, {})),
+        continue_on_error=_take(body, "continue_on_error", bool, default=False),
+    )
+
+
+def _environment_of(body: dict[str, Any], name: str) -> dict[str, str]:
+    found: dict[str, Any] = _take(body, name, dict, {})
+    if not all(isinstance(value, str) for value in found.values()):
+        raise ProtocolError(name)
+    return found
 
 
 def _oci(oci: dict[str, Any]) -> OciPayload:

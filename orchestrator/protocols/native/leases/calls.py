@@ -32,6 +32,7 @@ from orchestrator.services.retries import RESEND
 from runtime_jobs.errors import LifecycleError, PoolForbidden
 from runtime_jobs.models import Job, Organization, UnsentRun
 from runtime_jobs.prepared_queries import PreparedQuery
+from runtime_jobs.specs import ACTIONS
 from runtime_jobs.states import FailureReason
 from workers.models import Worker
 from workers.registry.matching import offer_of
@@ -315,7 +316,10 @@ def _offer(worker: Worker, validated: dict[str, Any]) -> Offer:
 
 def _serialize_claims(claims: Sequence[Claimed]) -> list[dict[str, Any]]:
     images = image_members(claims)
-    networks = {claimed.job.job_ulid for claimed in claims if claimed.job.allow_network}
+    # A workflow job reaches what its organization permits.
+    networks = {
+        claimed.job.job_ulid for claimed in claims if claimed.job.allow_network or claimed.job.job_type == ACTIONS
+    }
     networks |= {name for name, image in images.items() if image["machine"] and image["machine"]["network"]}
     with_network = {claimed.job.org_slug for claimed in claims if claimed.job.job_ulid in networks}
     egress = {row.slug: row.egress for row in _ORGANIZATIONS.all(list(with_network))} if with_network else {}

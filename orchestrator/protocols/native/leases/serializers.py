@@ -424,6 +424,17 @@ class LeasedOciOutput(OciSpecOutput):
     trace = serializers.ChoiceField(choices=JobTrace.choices)
 
 
+class LeasedWorkflowJobOutput(serializers.Serializer):
+    """A workflow job: its limits and permissions. Its steps are received one by one."""
+
+    job_key = serializers.CharField()
+    timeout_seconds = serializers.IntegerField()
+    allow_network = serializers.BooleanField()
+    least_isolation = serializers.ChoiceField(choices=ISOLATION_CHOICES)
+    egress = serializers.ListField(child=serializers.CharField())
+    trace = serializers.ChoiceField(choices=JobTrace.choices)
+
+
 class LeasedJobOutput(serializers.Serializer):
     """The job of a lease."""
 
@@ -435,6 +446,7 @@ class LeasedJobOutput(serializers.Serializer):
     execution = LeasedExecutionOutput(required=False, help_text="Present for jobs of type `runtime`.")
     steps = LeasedStepsOutput(required=False, help_text="Present for jobs of type `steps`.")
     oci = LeasedOciOutput(required=False, help_text="Present for jobs of type `oci`.")
+    actions = LeasedWorkflowJobOutput(required=False, help_text="Present for jobs of type `actions`.")
     request = LeasedPayloadOutput(required=False, help_text="Present for jobs with a payload.")
     trigger = TriggerOutput()
     attempt = serializers.IntegerField()
