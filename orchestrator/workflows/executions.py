@@ -7,7 +7,7 @@ and a value of a secret leaves the server only for a step that refers to it.
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 from leases.fencing import LockedLease, lock_lease, require_valid_lease
 from orchestrator.core.counters import STEP_TIMEOUTS, count
@@ -21,6 +21,7 @@ from orchestrator.workflows.job_rows import require_run
 from runtime_jobs.errors import Invalid
 from runtime_jobs.models import Job, JobStep, WorkflowRun
 from runtime_jobs.specs import JOB_TYPES
+from runtime_jobs.specs.readiness import facts_of_run
 from runtime_jobs.states import Conclusion, StepStatus
 from runtime_jobs.workflows.evaluation import (
     ConditionStatus,
@@ -29,7 +30,7 @@ from runtime_jobs.workflows.evaluation import (
     UndecidedError,
     decide_condition,
 )
-from runtime_jobs.workflows.expressions import ExpressionError
+from runtime_jobs.workflows.expressions import STEP_MEMBERS, ExpressionError
 from runtime_jobs.workflows.parsing import RESERVED_VARIABLES
 from runtime_jobs.workflows.templates import parse_condition, render, render_for_shell
 from workers.models import Worker
@@ -59,10 +60,12 @@ class PriorSteps:
     Attributes:
         has_failed: One of them failed, and the job does not continue on its error.
         env: The variables that they have set for later steps.
+        steps: By the id of a step its `outcome`, `conclusion` and `outputs`.
     """
 
     has_failed: bool = False
     env: Mapping[str, str] = field(default_factory=dict)
+    steps: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,8 @@ class StepOrder:
         working_directory: Relative to the workspace, or empty.
         environment: The variables of the step.
         continue_on_error: Whether the job continues after a failure.
+        step_id: The id of the step, or empty.
+        shell: The shell of the script, or empty for the default.
     """
 
     is_skipped: bool = False
@@ -88,6 +93,8 @@ class StepOrder:
     working_directory: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
     continue_on_error: bool = False
+    step_id: str = ""
+    shell: str = ""
 
 
 @operation
@@ -190,7 +197,12 @@ def _values_of(uow: UnitOfWork, job: Job, run: WorkflowRun, locked: LockedLease)
 def _order(
     step: JobStep, job: Job, run: WorkflowRun, values: SecretSnapshot, state: PriorSteps, *, now: datetime
 ) -> StepOrder:
-    context = _context(run, values, state)
+    fixed = StepOrder(
+        step_id=step.step_id,
+        continue_on_error=step.continue_on_error,
+        shell=job.spec["steps"][step.index].get("shell", ""),
+    )
+    context = _context(job, run, values, state)
     try:
         context = _with_variables(context, job.spec["env"])
         # A step before may have copied a text of the event.
@@ -198,22 +210,22 @@ def _order(
         context = replace(context, env={**(context.env or {}), **left})
         context = _with_variables(context, step.env)
         if not decide_condition(parse_condition(step.condition) if step.condition else None, context):
-            return StepOrder(is_skipped=True)
+            return replace(fixed, is_skipped=True)
         run_text, inputs = render_for_shell(step.run, context, RESERVED_VARIABLES)
         environment = {name: value.text for name, value in (context.env or {}).items() if value is not None}
-        return StepOrder(
+        return replace(
+            fixed,
             run=run_text,
             uses=step.uses,
             with_values={name: render(text, context).text for name, text in step.with_values.items()},
             working_directory=render(step.working_directory, context).text,
             environment=_described(job, run) | request_environment(job, run, now=now) | environment | inputs,
-            continue_on_error=step.continue_on_error,
         )
     except (ExpressionError, UndecidedError) as error:
-        return StepOrder(error=str(error), continue_on_error=step.continue_on_error)
+        return replace(fixed, error=str(error))
 
 
-def _context(run: WorkflowRun, values: SecretSnapshot, state: PriorSteps) -> ExpressionContext:
+def _context(job: Job, run: WorkflowRun, values: SecretSnapshot, state: PriorSteps) -> ExpressionContext:
     return ExpressionContext(
         event=run.event_payload,
         run_id=str(run.pk),
@@ -224,7 +236,23 @@ def _context(run: WorkflowRun, values: SecretSnapshot, state: PriorSteps) -> Exp
         secrets={name.upper(): value for name, value in values.secrets.items()},
         env={},
         status=ConditionStatus(is_success=not state.has_failed, is_failure=state.has_failed),
+        facts=facts_of_run(run, job.spec["job_key"]) | _facts_of_steps(state),
     )
+
+
+def _facts_of_steps(state: PriorSteps) -> dict[str, ExpressionValue]:
+    facts = {
+        "job.status": ExpressionValue("failure" if state.has_failed else "success"),
+        "runner.os": ExpressionValue("Linux"),
+        "runner.arch": ExpressionValue("X64"),
+        "runner.name": ExpressionValue("runworker"),
+    }
+    for step_id, left in state.steps.items():
+        for member in STEP_MEMBERS:
+            facts[f"steps.{step_id}.{member}"] = ExpressionValue(left[member])
+        for name, value in left["outputs"].items():
+            facts[f"steps.{step_id}.outputs.{name}"] = ExpressionValue(value, is_tainted=True)
+    return facts
 
 
 def _with_variables(context: ExpressionContext, env: Mapping[str, str]) -> ExpressionContext:
@@ -234,22 +262,9 @@ def _with_variables(context: ExpressionContext, env: Mapping[str, str]) -> Expre
 
 def _described(job: Job, run: WorkflowRun) -> dict[str, str]:
     """Return the variables that describe the run to programs."""
-    ref_name = run.head_ref.split("/", 2)[-1]
-    facts = {
-        "ACTOR": run.actor,
-        "EVENT_NAME": str(run.event),
-        "JOB": str(job.spec["job_key"]),
-        "REF": run.head_ref,
-        "REF_NAME": ref_name,
-        "REF_TYPE": "tag" if run.head_ref.startswith("refs/tags/") else "branch",
-        "REPOSITORY": run.repository.full_name,
-        "REPOSITORY_OWNER": run.repository.owner,
-        "RUN_ATTEMPT": "1",
-        "RUN_ID": str(run.pk),
-        "RUN_NUMBER": str(run.run_index),
-        "SHA": run.head_sha,
-        "WORKFLOW": run.workflow_name,
-    }
+    known = facts_of_run(run, job.spec["job_key"])
+    facts = {name.removeprefix("shithub.").upper(): value.text for name, value in known.items()}
+    facts |= {"ACTOR": run.actor, "REF": run.head_ref, "RUN_ID": str(run.pk), "SHA": run.head_sha}
     return {"CI": "true", "GITHUB_ACTIONS": "true"} | {
         prefix + name: value for prefix in PREFIXES for name, value in facts.items()
     }

@@ -31,7 +31,7 @@ from runtime_jobs.models import Batch, Job, Repository, RunHold, WorkflowEvent, 
 from runtime_jobs.models.workflow_runs import MAX_GROUP
 from runtime_jobs.specs import ACTIONS, ActionsSpec, ActionsStep, JobReadiness, configured_policy
 from runtime_jobs.specs.actions import DEFAULT_TIMEOUT_MINUTES
-from runtime_jobs.specs.readiness import needs_any_end, readiness_of
+from runtime_jobs.specs.readiness import facts_of_run, needs_any_end, readiness_of
 from runtime_jobs.states import CancelReason
 from runtime_jobs.workflows.diagnostics import Diagnostic
 from runtime_jobs.workflows.document import Workflow, WorkflowJob
@@ -195,6 +195,7 @@ def _spec_of(workflow: Workflow, job: WorkflowJob, timeout_minutes: int) -> Acti
             env=dict(step.env),
             with_=dict(step.with_values),
             continue_on_error=step.continue_on_error,
+            shell=step.shell,
         )
         for index, step in enumerate(job.steps)
     )
@@ -208,6 +209,7 @@ def _spec_of(workflow: Workflow, job: WorkflowJob, timeout_minutes: int) -> Acti
         timeout_minutes=timeout_minutes,
         permissions=workflow.permissions_of(job).as_json(),
         env=workflow.env_of(job),
+        needs_own_worker=job.needs_own_worker,
     )
 
 
@@ -308,7 +310,12 @@ def _supersede(uow: UnitOfWork, run: WorkflowRun, *, now: datetime, actor: Actor
 def _group_of(run: WorkflowRun, text: str) -> str:
     """Return the evaluated group. A group that is too long for its column counts by its beginning and its hash."""
     context = ExpressionContext(
-        event=run.event_payload, run_id=str(run.pk), sha=run.head_sha, ref=run.head_ref, actor=run.actor
+        event=run.event_payload,
+        run_id=str(run.pk),
+        sha=run.head_sha,
+        ref=run.head_ref,
+        actor=run.actor,
+        facts=facts_of_run(run),
     )
     group = render(text, context).text.strip()
     if len(group) <= MAX_GROUP:

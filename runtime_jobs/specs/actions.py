@@ -27,6 +27,7 @@ MAX_LABEL_BYTES = 100
 LABEL = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 DEFAULT_TIMEOUT_MINUTES = 360
 MAX_TIMEOUT_MINUTES = 4320
+OWN_WORKER = "own:workflow-steps"  # a requirement that each worker of this project meets, and no label equals
 _REQUIREMENT_LENGTH = 63  # of the column
 _HASHED = "sha256:"  # labels have no colon, so none equals a hashed one
 
@@ -46,6 +47,7 @@ class ActionsStep:
         env: Environment variables.
         with_: The parameters of the action.
         continue_on_error: Whether the job continues after a failure of the step.
+        shell: `bash`, `sh`, `python`, or empty for that of the runner.
     """
 
     index: int
@@ -58,6 +60,7 @@ class ActionsStep:
     env: Mapping[str, str] = field(default_factory=dict)
     with_: Mapping[str, str] = field(default_factory=dict)
     continue_on_error: bool = False
+    shell: str = ""
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,7 @@ class ActionsSpec:
         permissions: `{}` or `{"mode": ..., "per": {name: level}}`.
         env: Environment variables of all steps.
         steps: The steps in order.
+        needs_own_worker: Only workers of this project can execute the job.
     """
 
     job_key: str
@@ -85,6 +89,7 @@ class ActionsSpec:
     timeout_minutes: int = DEFAULT_TIMEOUT_MINUTES
     permissions: Mapping[str, Any] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
+    needs_own_worker: bool = False
 
     job_type = ACTIONS
     source = None  # a repository of this server, which the workflow run names
@@ -98,8 +103,9 @@ class ActionsSpec:
 
     @property
     def requirements(self) -> list[str]:
-        """The label that a runner must have, as a requirement."""
-        return [label_requirement(self.runs_on)] if self.runs_on else []
+        """The label that a runner must have, as a requirement, and whether it must be a worker of this project."""
+        label = [label_requirement(self.runs_on)] if self.runs_on else []
+        return label + ([OWN_WORKER] if self.needs_own_worker else [])
 
     @property
     def digest(self) -> str:

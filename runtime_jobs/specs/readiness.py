@@ -12,7 +12,7 @@ from runtime_jobs.models.secrets import Variable
 from runtime_jobs.models.workflow_runs import WorkflowEvent, WorkflowRun
 from runtime_jobs.specs.actions import conclusion_of
 from runtime_jobs.states import FAILED_CONCLUSIONS, Conclusion, JobState
-from runtime_jobs.workflows.evaluation import ConditionStatus, ExpressionContext, decide_condition
+from runtime_jobs.workflows.evaluation import ConditionStatus, ExpressionContext, ExpressionValue, decide_condition
 from runtime_jobs.workflows.expressions import ExpressionError, status_functions
 from runtime_jobs.workflows.templates import parse_condition, render_variables
 
@@ -90,8 +90,30 @@ def condition_context(run: WorkflowRun, spec: Mapping[str, Any], ends: Mapping[s
         variables=variables_of(run),
         env={},
         status=status_of_needs(spec["needs"], ends, is_canceled=run.batch.cancel_requested_at is not None),
+        facts=facts_of_run(run, spec["job_key"]),
     )
     return render_variables(spec["env"], known)
+
+
+def facts_of_run(run: WorkflowRun, job_key: str = "") -> dict[str, ExpressionValue]:
+    """Return the fields of `shithub` that describe a run, by their whole names. The name of a ref is anybody's text.
+
+    Args:
+        run: The run with its repository.
+        job_key: The key of a job of the run, or empty.
+    """
+    facts = {
+        "event_name": str(run.event),
+        "job": job_key,
+        "ref_type": "tag" if run.head_ref.startswith("refs/tags/") else "branch",
+        "repository": run.repository.full_name,
+        "repository_owner": run.repository.owner,
+        "run_attempt": "1",
+        "run_number": str(run.run_index),
+        "workflow": run.workflow_name,
+    }
+    ref_name = ExpressionValue(run.head_ref.split("/", 2)[-1], is_tainted=True)
+    return {f"shithub.{name}": ExpressionValue(value) for name, value in facts.items()} | {"shithub.ref_name": ref_name}
 
 
 def variables_of(run: WorkflowRun) -> dict[str, str]:

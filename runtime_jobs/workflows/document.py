@@ -103,6 +103,7 @@ class WorkflowStep:
     env: Mapping[str, str] = field(default_factory=dict)
     with_values: Mapping[str, str] = field(default_factory=dict)
     continue_on_error: bool = False
+    shell: str = ""
 
 
 @dataclass(frozen=True)
@@ -120,6 +121,7 @@ class WorkflowJob:
         env: Variables, without those of the workflow.
         steps: At least one step.
         line: The line of the key.
+        needs_own_worker: A runner of another project cannot execute the job.
     """
 
     key: str
@@ -132,6 +134,7 @@ class WorkflowJob:
     permissions: WorkflowPermissions | None = None
     env: Mapping[str, str] = field(default_factory=dict)
     line: int = 1
+    needs_own_worker: bool = False
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from runtime_jobs.workflows.expressions import (
     LiteralOperand,
     Negation,
     Reference,
+    is_fact,
     status_functions,
 )
 
@@ -83,6 +84,8 @@ class ExpressionContext:
         secrets: The values of `secrets`, by name in upper case. A name that is missing is an error.
         env: The values of `env`, already evaluated; None: not known. A name that is missing is empty.
         status: The values of the status functions.
+        facts: Other values by their whole name, such as `shithub.ref_name` and `steps.build.outputs.version`. A name
+            that is missing is empty.
     """
 
     event: Mapping[str, Any] = field(default_factory=dict)
@@ -94,6 +97,7 @@ class ExpressionContext:
     secrets: Mapping[str, str] | None = None
     env: Mapping[str, ExpressionValue | None] | None = None
     status: ConditionStatus | None = None
+    facts: Mapping[str, ExpressionValue] | None = None
 
 
 def evaluate(expression: Expression, context: ExpressionContext) -> ExpressionValue:  # noqa: PLR0911 a kind each
@@ -174,6 +178,9 @@ def _refer(reference: Reference, context: ExpressionContext) -> ExpressionValue:
             return ExpressionValue(_known(context.variables, reference).get(members[0].upper(), ""))
         case "env":
             return _known(_known(context.env, reference).get(members[0], ExpressionValue("")), reference)
+        case "steps" | "runner" | "job" | "shithub" | "github" if is_fact(reference):
+            name = ".".join(("shithub" if root == "github" else root, *members))
+            return _known(context.facts, reference).get(name, ExpressionValue(""))
         case "shithub" | "github":
             if members[0] == "event":
                 return _event_value(context.event, members[1:])

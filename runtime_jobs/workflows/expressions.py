@@ -18,6 +18,14 @@ MAX_DEPTH = 32  # parentheses, calls and negations inside one another
 FUNCTIONS = {"contains": 2, "startsWith": 2, "endsWith": 2, "success": 0, "failure": 0, "cancelled": 0, "always": 0}
 STATUS_FUNCTIONS = frozenset({"success", "failure", "cancelled", "always"})
 FIELDS = ("run_id", "sha", "ref", "actor")  # of `shithub`, beside `event`
+# Further fields, which the server and workers of this project know.
+MORE_FIELDS = (
+    *("event_name", "job", "ref_name", "ref_type", "repository", "repository_owner", "run_attempt", "run_number"),
+    "workflow",
+)
+# Contexts of the steps, which workers of this project know: the names that each has.
+STEP_CONTEXTS = {"runner": ("os", "arch", "name"), "job": ("status",)}
+STEP_MEMBERS = ("outcome", "conclusion")  # of `steps.ID`, beside `outputs`
 
 _TOKEN = re.compile(
     r"(?P<text>'(?:[^']|'')*+')|(?P<name>[^\W\d][\w-]*)|(?P<operator>&&|\|\||==|!=|[!().,])|(?P<space>[ \t\r\n]+)"
@@ -214,7 +222,7 @@ class _Parser:
             token = self._take()
             path.append(token.text)
             end = token.end
-        if any("-" in name for name in path):
+        if path[0] != "steps" and any("-" in name for name in path):
             name = ".".join(path)
             raise ExpressionError(unsupported_context(path[0]) or f"{name}: A name here has no '-'. Write '_' instead.")
         return Reference(tuple(path), first.start, end)
@@ -266,7 +274,8 @@ class ExpressionScope:
     """The names that an expression may use at its place in a workflow file.
 
     Attributes:
-        contexts: Of `secrets`, `vars` and `env`, those that exist there. `shithub` exists everywhere.
+        contexts: Of `secrets`, `vars` and `env`, those that exist there, and `steps` for the contexts of steps.
+            `shithub` exists everywhere.
         has_event: Whether `shithub.event` may be used.
         has_status: Whether the status functions may be used.
     """
@@ -279,9 +288,10 @@ class ExpressionScope:
 # `run` and `env`: a runner evaluates them.
 RUNNER_SCOPE = ExpressionScope(frozenset({"secrets", "vars", "env"}))
 # `with` and `working-directory`: no runner evaluates them, so the server does, into text.
-SERVER_SCOPE = ExpressionScope(frozenset({"vars"}), has_event=False, has_status=False)
-# `if` of a step.
-STEP_CONDITION_SCOPE = RUNNER_SCOPE
+SERVER_SCOPE = ExpressionScope(frozenset({"vars", "steps"}), has_event=False, has_status=False)
+# The texts of a step.
+STEP_SCOPE = ExpressionScope(RUNNER_SCOPE.contexts | {"steps"})
+STEP_CONDITION_SCOPE = STEP_SCOPE
 # `if` of a job: decided outside of a claim, where no secret is read.
 JOB_CONDITION_SCOPE = ExpressionScope(frozenset({"vars", "env"}))
 # `concurrency`: decided when the run starts.
@@ -293,7 +303,12 @@ def validate_names(expression: Expression, scope: ExpressionScope) -> list[str]:
     errors = []
     if not scope.has_status and (names := status_functions(expression)):
         errors.append(f"The functions {', '.join(sorted(names))} cannot be used here.")
-    found = (_validate_reference(reference, scope) for reference in references(expression))
+    found = (
+        _validate_step_reference(reference, scope)
+        if reference.path[0] in {"steps", *STEP_CONTEXTS}
+        else _validate_reference(reference, scope)
+        for reference in references(expression)
+    )
     return errors + [error for error in found if error]
 
 
@@ -305,8 +320,36 @@ def _validate_reference(reference: Reference, scope: ExpressionScope) -> str | N
         return None if len(members) == 1 else f"{reference} is wrong: {root} needs exactly one name, as in {root}.NAME."
     if root not in {"shithub", "github"}:
         return unsupported_context(root) or f"{root!a} does not exist. There are: secrets, vars, env, shithub."
-    if not members or members[0] not in {*FIELDS, "event"}:
-        return f"{reference} does not exist. There are: {', '.join(f'shithub.{name}' for name in (*FIELDS, 'event'))}."
+    fields = (*FIELDS, "event", *MORE_FIELDS)
+    if not members or members[0] not in fields:
+        return f"{reference} does not exist. There are: {', '.join(f'shithub.{name}' for name in fields)}."
     if members[0] == "event":
         return None if scope.has_event else "shithub.event cannot be used here: its values are not trusted."
     return None if len(members) == 1 else f"{reference} does not exist: shithub.{members[0]} has no members."
+
+
+def _validate_step_reference(reference: Reference, scope: ExpressionScope) -> str | None:
+    root, *members = reference.path
+    if "steps" not in scope.contexts:
+        return f"{root} cannot be used here."
+    if root in STEP_CONTEXTS:
+        if len(members) == 1 and members[0] in STEP_CONTEXTS[root]:
+            return None
+        return f"{reference} does not exist. There are: {', '.join(f'{root}.{name}' for name in STEP_CONTEXTS[root])}."
+    match members:
+        case [_, "outputs", _]:
+            return None
+        case [_, member] if member in STEP_MEMBERS:
+            return None
+    return f"{reference} is wrong: write steps.ID.outputs.NAME, steps.ID.outcome or steps.ID.conclusion."
+
+
+def is_fact(reference: Reference) -> bool:
+    """Return whether the server and workers of this project know a value, and runners of others do not."""
+    root, *members = reference.path
+    return root in {"steps", *STEP_CONTEXTS} or (root in {"shithub", "github"} and members[0] in MORE_FIELDS)
+
+
+def is_for_own_workers(expression: Expression) -> bool:
+    """Return whether only workers of this project can execute a step with this expression."""
+    return any(map(is_fact, references(expression)))

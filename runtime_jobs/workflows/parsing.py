@@ -27,9 +27,11 @@ from runtime_jobs.workflows.expressions import (
     RUNNER_SCOPE,
     SERVER_SCOPE,
     STEP_CONDITION_SCOPE,
+    STEP_SCOPE,
     Expression,
     ExpressionError,
     ExpressionScope,
+    is_for_own_workers,
     parse_expression,
     references,
     validate_names,
@@ -44,7 +46,7 @@ from runtime_jobs.workflows.templates import (
     use_canonical_names_in_condition,
     uses_alias,
 )
-from runtime_jobs.workflows.unsupported import RUNS_ON, command_file_warnings, unsupported_key
+from runtime_jobs.workflows.unsupported import RUNS_ON, command_warnings, unsupported_key, uses_command_files
 from runtime_jobs.workflows.yaml_nodes import (
     UnreadableYamlError,
     YamlMapping,
@@ -72,6 +74,11 @@ ACTIONS = (
 )
 # The runner of document 003 executes this one. All others fail there; later runners know more of them.
 _ACTION_OF_ALL_RUNNERS = ACTIONS[0]
+_CHECKOUT = re.compile(
+    r"actions/checkout@[A-Za-z0-9_./-]{1,200}"
+)  # any version: workers of this project have their own
+CHECKOUT_VALUES = ("fetch-depth", "persist-credentials")  # no credentials are left in the workspace in any case
+SHELLS = ("bash", "sh", "python")
 _PERMISSION_MODES = ("read-all", "write-all", "none")
 _PERMISSION_LEVELS = ("none", "read", "write")
 _INPUT_TYPES = ("string", "boolean", "choice", "environment")
@@ -131,11 +138,13 @@ class _WorkflowReader:
     def __init__(self, diagnostics: Diagnostics) -> None:
         self._diagnostics = diagnostics
         self._env: dict[str, str] = {}  # of the workflow
+        self._defaults: dict[str, str] = {}  # of `run` steps: those of the workflow, then of the job
+        self._needs_own_worker = False  # what was read of the job cannot be executed by other runners
 
     def read(self, root: YamlNode) -> Workflow | None:
         """Return the workflow of the root node. It is complete only if there was no error."""
         members = self._members(
-            _Member(root, "", root.line), ("name", "on", "permissions", "env", "concurrency", "jobs")
+            _Member(root, "", root.line), ("name", "on", "permissions", "env", "defaults", "concurrency", "jobs")
         )
         if members is None:
             return None
@@ -143,6 +152,7 @@ class _WorkflowReader:
             if key not in members:
                 self._diagnostics.error(key, root.line, f"The key {key} is missing. A workflow needs it.")
         self._env = self._variables(members.get("env"))
+        self._defaults = self._run_defaults(members.get("defaults"), {})
         return Workflow(
             name=self._name(members.get("name")),
             triggers=self._triggers(members["on"]) if "on" in members else WorkflowTriggers(),
@@ -256,6 +266,8 @@ class _WorkflowReader:
         errors = [error for expression in expressions for error in validate_names(expression, scope)]
         for error in errors:
             self._error(member, error)
+        if "steps" in scope.contexts or scope is RUNNER_SCOPE:
+            self._needs_own_worker |= any(map(is_for_own_workers, expressions))
         if any(uses_alias(expression) for expression in expressions):
             self._warn(member, "Use shithub instead of github in expressions.")
         return not errors
@@ -436,10 +448,20 @@ class _WorkflowReader:
     def _job(self, key: str, member: _Member, others: Mapping[str, _Member]) -> WorkflowJob | None:
         if not _IDENTIFIER.fullmatch(key) or len(key) > MAX_KEY:
             self._error(member, f"The key of a job is an identifier of at most {MAX_KEY} characters.")
-        keys = ("name", "runs-on", "needs", "if", "timeout-minutes", "permissions", "env", "steps")
+        keys = ("name", "runs-on", "needs", "if", "timeout-minutes", "permissions", "env", "defaults", "steps")
         members = self._members(member, keys)
         if members is None:
             return None
+        of_file = self._defaults, self._needs_own_worker
+        try:
+            return self._read_job(key, member, members, others)
+        finally:
+            self._defaults, self._needs_own_worker = of_file
+
+    def _read_job(
+        self, key: str, member: _Member, members: dict[str, _Member], others: Mapping[str, _Member]
+    ) -> WorkflowJob:
+        self._defaults = self._run_defaults(members.get("defaults"), self._defaults)
         for needed in ("runs-on", "steps"):
             if needed not in members:
                 self._error(member, f"The key {needed} is missing. A job needs it.")
@@ -458,7 +480,23 @@ class _WorkflowReader:
             permissions=self._permissions(members.get("permissions")),
             env=env,
             steps=self._steps(members["steps"]) if "steps" in members else (),
+            needs_own_worker=self._needs_own_worker,
         )
+
+    def _run_defaults(self, member: _Member | None, outer: dict[str, str]) -> dict[str, str]:
+        """Return `shell` and `working-directory` of steps that name none."""
+        members = self._settings(member, ("run",)) if member is not None else {}
+        run = self._settings(members["run"], ("shell", "working-directory")) if "run" in members else {}
+        found = {"shell": self._shell(run.get("shell"))} if "shell" in run else {}
+        if "working-directory" in run:
+            found["working-directory"] = self._working_directory(run["working-directory"])
+        return outer | found
+
+    def _shell(self, member: _Member | None) -> str:
+        shell = self._text(member)
+        if member is not None and shell not in SHELLS:
+            self._error(member, f"The shell is one of {', '.join(SHELLS)}. Start another one in the script.")
+        return shell
 
     def _require_no_secret(self, member: _Member, condition: str, env: Mapping[str, str]) -> None:
         """Refuse the `if` of a job that refers to a variable with a secret: secrets are read for claims only."""
@@ -506,7 +544,7 @@ class _WorkflowReader:
         return tuple(step for item in items if (step := self._step(item, ids)) is not None)
 
     def _step(self, member: _Member, ids: dict[str, str]) -> WorkflowStep | None:
-        keys = ("id", "name", "if", "run", "uses", "with", "working-directory", "env", "continue-on-error")
+        keys = ("id", "name", "if", "run", "uses", "with", "shell", "working-directory", "env", "continue-on-error")
         members = self._members(member, keys)
         if members is None:
             return None
@@ -515,20 +553,30 @@ class _WorkflowReader:
             self._error(member, "A step has either run or uses.")
         elif "run" in members and not self._text(members["run"]).strip():
             self._error(members["run"], "The script is empty.")
-        for warning in command_file_warnings(self._text(members["run"]) if "run" in members else ""):
+        script = self._text(members["run"]) if "run" in members else ""
+        for warning in command_warnings(script):
             self._warn(members["run"], warning)
+        defaults = self._defaults if "run" in members else {}
+        shell = self._shell(members["shell"]) if "shell" in members else defaults.get("shell", "")
+        folder = self._working_directory(members.get("working-directory")) or defaults.get("working-directory", "")
+        if shell == "python" and "${{" in script:
+            self._error(
+                members["run"], "A script in Python has no expressions. Write them in env, and read os.environ."
+            )
+        self._needs_own_worker |= bool(shell) or uses_command_files(script)
         if "with" in members and "uses" not in members:
             self._warn(members["with"], "Values of with have no effect in a step without uses.")
         return WorkflowStep(
             step_id=self._step_id(members.get("id"), ids),
             name=self._name(members.get("name")),
             condition=self._condition(members.get("if"), STEP_CONDITION_SCOPE),
-            run=self._template(members.get("run"), RUNNER_SCOPE),
+            run=self._template(members.get("run"), STEP_SCOPE),
             uses=uses,
-            working_directory=self._working_directory(members.get("working-directory")),
-            env=self._variables(members.get("env")),
+            working_directory=folder,
+            env=self._variables(members.get("env"), scope=STEP_SCOPE),
             with_values=self._with(members.get("with"), uses),
             continue_on_error=self._boolean(members.get("continue-on-error")),
+            shell=shell,
         )
 
     def _step_id(self, member: _Member | None, ids: dict[str, str]) -> str:
@@ -546,7 +594,9 @@ class _WorkflowReader:
         if member is None:
             return ""
         uses = self._text(member)
-        if uses not in ACTIONS:
+        if _CHECKOUT.fullmatch(uses):
+            self._needs_own_worker |= uses != _ACTION_OF_ALL_RUNNERS
+        elif uses not in ACTIONS:
             self._error(member, f"{quoted(uses)} is not supported. There are: {', '.join(ACTIONS)}.")
         elif uses != _ACTION_OF_ALL_RUNNERS:
             self._warn(member, f"Runners of the first generation fail a step that uses {uses}.")
@@ -557,6 +607,8 @@ class _WorkflowReader:
         for name, value in self._mapping_or_nothing(member).items():
             if not _IDENTIFIER.fullmatch(name) or len(name) > MAX_KEY:
                 self._error(value, f"The name of a value is an identifier of at most {MAX_KEY} characters.")
+            elif _CHECKOUT.fullmatch(uses) and uses != _ACTION_OF_ALL_RUNNERS and name not in CHECKOUT_VALUES:
+                self._error(value, f"Checkout has the values {', '.join(CHECKOUT_VALUES)}.")
             elif uses == _ACTION_OF_ALL_RUNNERS and name != "fetch-depth":
                 self._warn(value, "Runners of the first generation fail a checkout with values other than fetch-depth.")
             values[name] = self._template(value, SERVER_SCOPE)

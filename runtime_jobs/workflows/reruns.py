@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from runtime_jobs.workflows.document import Workflow
-from runtime_jobs.workflows.expressions import RUNNER_SCOPE, ExpressionError, validate_names
+from runtime_jobs.workflows.expressions import RUNNER_SCOPE, ExpressionError, is_for_own_workers, validate_names
 from runtime_jobs.workflows.parsing import (
     LABEL,
     MAX_KEY,
@@ -86,7 +86,10 @@ def _env_errors(env: Mapping[str, str]) -> list[str]:
             errors.append(f"The value of {name[:MAX_KEY]!a} has more than {MAX_VALUE} characters, or NUL.")
             continue
         try:
-            found = [error for part in template_expressions(text) for error in validate_names(part, RUNNER_SCOPE)]
+            parts = template_expressions(text)
+            found = [error for part in parts for error in validate_names(part, RUNNER_SCOPE)]
+            if not found and any(map(is_for_own_workers, parts)):
+                found = ["A value that some runners do not know cannot be added."]
         except ExpressionError as error:
             found = [str(error)]
         errors += [f"{name[:MAX_KEY]!a}: {error}" for error in found]

@@ -13,10 +13,7 @@ CONTEXTS: Final = {
     "matrix": _NO_MATRIX,
     "strategy": _NO_MATRIX,
     "needs": f"{_NO_OUTPUTS} In the if of a job write success(), failure() or always().",
-    "steps": "outputs of steps are not supported yet. Write the value into a file, and read it in the later step.",
     "inputs": "write shithub.event.inputs.NAME.",
-    "runner": "facts of the runner are not supported yet. Ask its shell, as in $(uname -s).",
-    "job": "facts of the job are not supported yet. In an if write success() or failure().",
     "jobs": _NO_REUSE,
 }
 KEYS: Final = {
@@ -28,8 +25,6 @@ KEYS: Final = {
     "with": _NO_REUSE,
     "secrets": _NO_REUSE,
     "workflow_call": _NO_REUSE,
-    "defaults": "write working-directory in each step. Scripts run in bash.",
-    "shell": "scripts run in bash. Start another shell in the script.",
     "environment": "environments are not supported yet. Use the secrets and variables of the repository.",
     "concurrency": "only the whole file has a group.",
     "continue-on-error": "only steps have it.",
@@ -47,15 +42,12 @@ _CHARACTERS: Final = (
     (re.compile(r'"'), "Write texts in single quotes."),
 )
 _CONTEXT: Final = re.compile(rf"\b({'|'.join(CONTEXTS)})\b(?=[ \t]*[.\[])")
-_COMMAND_FILES: Final = re.compile(r"\bGITHUB_(OUTPUT|ENV|PATH|STATE|STEP_SUMMARY)\b|::(set-output|save-state)\b")
-_INSTEAD_OF_COMMAND_FILES: Final = {
-    "OUTPUT": CONTEXTS["steps"],
-    "set-output": CONTEXTS["steps"],
-    "ENV": "variables of later steps are not supported yet. Write them in env, or into a file that later steps read.",
-    "PATH": "paths of later steps are not supported yet. Write the whole path of the program.",
+_COMMAND_FILES: Final = re.compile(r"\b(?:GITHUB|SHITHUB)_(OUTPUT|ENV|PATH|STEP_SUMMARY)\b")
+_COMMANDS: Final = re.compile(r"\bGITHUB_(STATE)\b|::(set-output|save-state)\b")
+_INSTEAD_OF_COMMANDS: Final = {
+    "set-output": "write NAME=VALUE into $GITHUB_OUTPUT.",
     "STATE": "actions of this repository are not supported yet.",
     "save-state": "actions of this repository are not supported yet.",
-    "STEP_SUMMARY": "summaries are not supported yet. Print the text: it is in the log.",
 }
 RUNS_ON: Final = (
     "An expression in runs-on is not supported yet. Write the label of the runners. For several labels write a job for "
@@ -82,7 +74,12 @@ def unsupported_key(key: str) -> str:
     return f"This key is unknown. {hint[:1].upper()}{hint[1:]}".rstrip()
 
 
-def command_file_warnings(script: str) -> list[str]:
-    """Return a warning for each file or command by which a script hands values to later steps in GitHub Actions."""
-    found = dict.fromkeys((match[0], match[1] or match[2]) for match in _COMMAND_FILES.finditer(script))
-    return [f"{text} has no effect: {_INSTEAD_OF_COMMAND_FILES[name]}" for text, name in found]
+def uses_command_files(script: str) -> bool:
+    """Return whether a script names a file by which it hands values to later steps, as workers of this project read."""
+    return _COMMAND_FILES.search(script) is not None
+
+
+def command_warnings(script: str) -> list[str]:
+    """Return a warning for each command to a runner in GitHub Actions that has no effect here."""
+    found = dict.fromkeys((match[0], match[1] or match[2]) for match in _COMMANDS.finditer(script))
+    return [f"{text} has no effect: {_INSTEAD_OF_COMMANDS[name]}" for text, name in found]

@@ -17,7 +17,7 @@ from tests.integration.conftest import Yard
 from tests.orchestrator.repositories.world import Origin, mirrored
 from tests.workers.agent.scripted import wait_until
 from tests.workers.agent.worker_process import WorkerProcess
-from tests.workflow_runs import job_of, started
+from tests.workflow_runs import Runner, job_of, started
 
 pytestmark = [pytest.mark.slow, pytest.mark.root]
 SECRET = "hunter2-correct-horse"
@@ -29,7 +29,8 @@ class Workflows:
     def __init__(self, yard: Yard) -> None:
         self.yard = yard
         origin = Origin(yard.root / "origin.git")
-        self.commit = origin.commit({"src/name": b"tree\n", "run.sh": b"echo ran\n"})
+        first = origin.commit({"old": b""})
+        self.commit = origin.commit({"src/name": b"tree\n", "run.sh": b"echo ran\n"}, parent=first)
         origin.branch("main", self.commit)
         project = Project.objects.get(pk=yard.project.pk)
         self.repository = mirrored(origin, full_name="alice/demo", is_private=True, project=project)
@@ -159,3 +160,50 @@ def test_hostile_files_fail_their_step_and_a_cancel_ends_the_job(workflows: Work
     assert log_of(job, 4) == "[GITHUB_PATH: The file has more than 262,144 bytes.]\n"
     assert log_of(job, 5) == "[GITHUB_ENV: A step may not set LD_PRELOAD.]\n"
     assert log_of(job, 6) == "[The secret MISSING does not exist.]\n"
+
+
+REAL = """
+on: push
+defaults: {run: {working-directory: src}}
+concurrency: "${{ github.workflow }}-${{ github.ref }}"
+jobs:
+  build:
+    runs-on: linux
+    if: github.event_name == 'push'
+    defaults: {run: {shell: bash, working-directory: .}}
+    steps:
+      - uses: actions/checkout@11bd71901bbe5b1630ceea73d27597364c9af683
+        with: {fetch-depth: 0}
+      - id: get-version
+        run: |
+          echo "version=$(git -c safe.directory=/job rev-list --count HEAD)" >> "$GITHUB_OUTPUT"
+          printf 'text<<END\\n"; exit 3; "\\nEND\\n' >> "$GITHUB_OUTPUT"
+      - run: echo "${{ steps.get-version.outputs.version }} ${{ steps.get-version.outputs.text }} ${{ runner.os }}"
+      - id: fails
+        run: false | true
+        continue-on-error: true
+      - shell: sh
+        run: false | true
+      - shell: python
+        run: import os; print(os.environ["V"])
+        env: {V: "${{ steps.fails.outcome }} ${{ steps.fails.conclusion }} ${{ job.status }} ${{ github.repository }}"}
+      - if: steps.get-version.outputs.version != '2'
+        run: exit 1
+  plain:
+    runs-on: linux
+    steps: [{run: exit 0}]
+"""
+
+
+def test_what_other_runners_cannot_execute_is_offered_to_own_workers_alone(workflows: Workflows) -> None:
+    run = workflows.start(REAL)
+    foreign = Runner()
+    assert foreign.claim_all() == ["plain"]
+    foreign.end("plain")
+    worker = workflows.worker()
+    job = workflows.ended(run)
+    assert job.state == JobState.SUCCEEDED, worker.log
+    assert conclusions(job) == ["success"] * 3 + ["failure"] + ["success"] * 2 + ["skipped"]
+    assert log_of(job, 2) == '2 "; exit 3; " Linux\n'
+    assert log_of(job, 5) == "failure success success alice/demo\n"
+    assert WorkflowRun.objects.get(pk=run.pk).concurrency_group == "-refs/heads/main"

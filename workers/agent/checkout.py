@@ -73,11 +73,20 @@ class Checkout:
     bounds: Bounds = Bounds()
 
     def fetch(
-        self, repo_url: str, commit: str, *, into: Path, owner: int | None, stop: StopSignal, token: str = ""
+        self,
+        repo_url: str,
+        commit: str,
+        *,
+        into: Path,
+        owner: int | None,
+        stop: StopSignal,
+        token: str = "",
+        depth: int = 1,
     ) -> list[str]:
         """Leave the files of `commit` in `into`. Returns what is not there, a line each, for the log of the job.
 
-        With a `token` the repository is one of the server, whose address may have another scheme and a port.
+        With a `token` the repository is one of the server, whose address may have another scheme and a port. With a
+        `depth` of 0 the whole history of the commit is there.
 
         Raises:
             CheckoutFailed: The repository or the commit is invalid, missing or too large.
@@ -92,7 +101,7 @@ class Checkout:
             time.monotonic() + self.bounds.seconds, _stop_requested(stop), _Size(into, self.bounds)
         )
         try:
-            git = _Git(into, owner, config, repo_url, address, self.bounds, watch, token)
+            git = _Git(into, owner, config, repo_url, address, self.bounds, watch, token, depth)
             git.check_out(commit)
             return git.missing_content()
         finally:
@@ -109,11 +118,13 @@ class _Git:
     bounds: Bounds
     watch: Callable[[], str | None]
     token: str = field(default="", repr=False)
+    depth: int = 1
 
     def check_out(self, commit: str) -> None:
         sha256 = ["--object-format=sha256"] if len(commit) == 64 else []
         self._run("init", "-q", "--template=", *sha256)
-        fetch = ["fetch", "-q", "--no-tags", "--no-recurse-submodules", "--depth=1", "--no-write-fetch-head"]
+        fetch = ["fetch", "-q", "--no-tags", "--no-recurse-submodules", "--no-write-fetch-head"]
+        fetch += [f"--depth={self.depth}"] if self.depth else []
         self._run(*fetch, "--end-of-options", self.repo_url, commit)
         self._run("checkout", "-q", "--detach", "--no-recurse-submodules", "--force", commit, "--")
         head = self._run("rev-parse", "--verify", "--end-of-options", "HEAD").split()

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
+import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
@@ -319,7 +320,7 @@ class JobRunner:
             self._context.engine.mount_points(first),
             open_log,
             execute,
-            checkout=lambda _: self._check_out_step(started, workspace),
+            checkout=lambda values: self._check_out_step(started, workspace, values),
             progress=lambda progress: self._context.heartbeat.report_progress(self._active, progress),
         )
         try:
@@ -329,11 +330,14 @@ class JobRunner:
             if logs:
                 logs[max(logs)].shipper.close(within=self._flush_seconds())
 
-    def _check_out_step(self, started: StartedSteps, workspace: Path) -> None:
+    def _check_out_step(self, started: StartedSteps, workspace: Path, values: Mapping[str, str]) -> None:
         """Replace the content of the workspace by the commit of the run, with the worker's own git.
 
         A step before may have left a repository whose configuration names programs.
         """
+        depth = values.get("fetch-depth", "1")
+        if not re.fullmatch("[0-9]{1,9}", depth):
+            raise JobFailed("checkout_failed", "fetch-depth is a number of commits, or 0 for all.")
         self._context.folder.empty(workspace)
         url = f"{self._context.client.server}/{started.repository}.git"
         try:
@@ -344,6 +348,7 @@ class JobRunner:
                 owner=self._context.engine.owner(self._slot),
                 stop=self._stop,
                 token=started.checkout_token,
+                depth=int(depth),
             )
         except CheckoutFailed as failure:
             raise JobFailed("checkout_failed", str(failure)) from None

@@ -20,6 +20,8 @@ from workers.agent.sanitize import counted, one_line
 from workers.engines.contract import MountPoints, RunResult, RunSpec
 
 CHECKOUT = "actions/checkout@"
+# No credentials are ever left in the workspace.
+CHECKOUT_VALUES = ("fetch-depth", "persist-credentials")
 FOLDER = ".workflow"  # in the home of the job
 MAX_FILE_BYTES = 256 << 10  # of each command file of a step
 MAX_STATE_BYTES = 512 << 10  # of all that steps leave for later ones, as it is sent with each step
@@ -37,6 +39,11 @@ for f in ENV OUTPUT PATH STEP_SUMMARY; do
 done
 [ -z "$2" ] || PATH=$2:$PATH
 export PATH RUNNER_TEMP="$TMPDIR"
+case $3 in
+  python) exec python3 -c "$1" ;;
+  bash) exec bash --noprofile --norc -e -o pipefail -c "$1" ;;
+  sh) exec sh -e -c "$1" ;;
+esac
 if command -v bash >/dev/null; then exec bash -e -c "$1"; fi
 exec sh -e -c "$1"
 """
@@ -68,10 +75,12 @@ class LeftValues:
 
     env: dict[str, str] = field(default_factory=dict)
     paths: list[str] = field(default_factory=list)
+    steps: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @property
     def size(self) -> int:
-        texts = [*self.env, *self.env.values(), *self.paths]
+        outputs = [text for step in self.steps.values() for pair in step["outputs"].items() for text in pair]
+        texts = [*self.env, *self.env.values(), *self.paths, *outputs]
         return sum(len(text.encode()) + 8 for text in texts)
 
 
@@ -105,12 +114,21 @@ class StepSequence:
             if time.monotonic() >= deadline:
                 self.failure = self._timeout()
                 break
-            order = self.client.begin_step(index, {"has_failed": self.failure is not None, "env": self.left.env})
+            state = {"has_failed": self.failure is not None, "env": self.left.env, "steps": self.left.steps}
+            order = self.client.begin_step(index, state)
+            if order.step_id:
+                self.left.steps[order.step_id] = {"outcome": "skipped", "conclusion": "skipped", "outputs": {}}
             if order.is_skipped:
                 continue
             self.progress({"percent": 100 * index // self.step_count, "step_index": index})
             failure = self._step(index, order, deadline)
             timed_out = failure is not None and failure.reason == "timed_out"
+            if order.step_id:
+                has_failed = failure is not None and not order.continue_on_error
+                self.left.steps[order.step_id] |= {
+                    "outcome": "failure" if failure else "success",
+                    "conclusion": "failure" if has_failed else "success",
+                }
             self.client.end_step(index, "timed_out" if timed_out else "failure" if failure else "success")
             if failure is not None and (timed_out or not order.continue_on_error):
                 self.failure = self.failure or failure
@@ -145,19 +163,23 @@ class StepSequence:
     def _use(self, order: StepPayload) -> None:
         if not order.uses.startswith(CHECKOUT):
             raise JobFailed("command_failed", f"Workers do not execute the action {one_line(order.uses, 100)}.")
+        for name in order.with_values:
+            if name not in CHECKOUT_VALUES:
+                known = ", ".join(CHECKOUT_VALUES)
+                raise JobFailed("checkout_failed", f"Checkout does not know {one_line(name, 40)}. It knows {known}.")
         self.checkout(order.with_values)
 
     def _run_script(self, index: int, order: StepPayload, log: WorkflowStepLog, deadline: float) -> None:
         spec = replace(
             self.first,
-            argv=("sh", "-c", _BEGIN, "sh", order.run, ":".join(reversed(self.left.paths))),
+            argv=("sh", "-c", _BEGIN, "sh", order.run, ":".join(reversed(self.left.paths)), order.shell),
             environment=self._described() | order.environment,
             working_directory=order.working_directory or ".",
             timeout_seconds=max(deadline - time.monotonic(), 0.001),
         )
         result = self.execute(index, spec)
         try:
-            self._take_files(log)
+            self._take_files(order, log)
         except CommandFileError as error:
             raise JobFailed("command_failed", str(error)) from None
         finally:
@@ -176,7 +198,7 @@ class StepSequence:
             "RUNNER_NAME": "runworker",
         }
 
-    def _take_files(self, log: WorkflowStepLog) -> None:
+    def _take_files(self, order: StepPayload, log: WorkflowStepLog) -> None:
         """Read what the step has left.
 
         Raises:
@@ -187,6 +209,9 @@ class StepSequence:
             if RESERVED.fullmatch(name):
                 raise CommandFileError(f"GITHUB_ENV: A step may not set {name}.")
             self.left.env[name] = value
+        outputs = parse_assignments(read_command_file(folder, "OUTPUT"), "GITHUB_OUTPUT")
+        if order.step_id:
+            self.left.steps[order.step_id]["outputs"] = outputs
         paths = [line for line in read_command_file(folder, "PATH").splitlines() if line.strip()]
         self.left.paths += paths
         if summary := read_command_file(folder, "STEP_SUMMARY").strip():

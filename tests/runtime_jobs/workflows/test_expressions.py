@@ -280,13 +280,13 @@ def test_success_is_implied_unless_a_status_function_is_called(source, after_suc
 @pytest.mark.parametrize(
     ("source", "scope", "message"),
     [
-        ("runner.os", RUNNER_SCOPE, "'runner' does not exist"),
+        ("runner.os", RUNNER_SCOPE, "runner cannot be used here"),
         ("matrix.a", RUNNER_SCOPE, "'matrix' does not exist"),
         ("needs.a.result", JOB_CONDITION_SCOPE, "'needs' does not exist"),
         ("secrets", RUNNER_SCOPE, "exactly one name"),
         ("secrets.A.B", RUNNER_SCOPE, "exactly one name"),
         ("shithub", RUNNER_SCOPE, "does not exist"),
-        ("shithub.workflow", RUNNER_SCOPE, "does not exist"),
+        ("shithub.workflows", RUNNER_SCOPE, "does not exist"),
         ("shithub.sha.x", RUNNER_SCOPE, "has no members"),
         ("secrets.A", JOB_CONDITION_SCOPE, "secrets cannot be used here"),
         ("secrets.A", SERVER_SCOPE, "secrets cannot be used here"),

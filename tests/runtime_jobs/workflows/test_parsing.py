@@ -162,7 +162,7 @@ WRONG = [
     ("[]", "", 1, "A mapping of keys"),
     ("jobs: {a: {runs-on: x, steps: [run: y]}}", "on", 1, "The key on is missing"),
     ("on: push", "jobs", 1, "The key jobs is missing"),
-    (workflow(extra="defaults: {}\n"), "defaults", 2, "unknown"),
+    (workflow(extra="defaults: {x: 1}\n"), "defaults.x", 2, "unknown"),
     (workflow(extra="On: push\n"), "On", 2, "unknown"),
     (workflow(extra="<<: {}\n"), '["<<"]', 2, "unknown"),
     (workflow(extra='"weird key": 1\n'), '["weird key"]', 2, "unknown"),
@@ -236,7 +236,7 @@ WRONG = [
     (workflow(job="    strategy: {matrix: {a: [1]}}\n"), "jobs.a.strategy", 5, "unknown. A matrix is not supported yet. Write a job for each"),
     (workflow(step="{run: 'x ${{ matrix.python-version }}'}"), "jobs.a.steps[0].run", 6, "'matrix' does not exist here: a matrix is not supported yet. Write a job"),
     (workflow(step="{run: x, env: {A: \"${{ matrix['a'] }}\"}}"), "jobs.a.steps[0].env.A", 6, "a matrix is not supported yet"),
-    (workflow(step="{run: '${{ steps.my-step.outputs.x }}'}"), "jobs.a.steps[0].run", 6, "outputs of steps are not supported yet. Write the value into a file"),
+    (workflow(step="{run: '${{ steps.my-step.output }}'}"), "jobs.a.steps[0].run", 6, "write steps.ID.outputs.NAME"),
     (workflow(job="    if: needs.build-it.result == 'success'\n"), "jobs.a.if", 5, "In the if of a job write success()"),
     (workflow(step="{run: '${{ inputs.dry-run }}'}"), "jobs.a.steps[0].run", 6, "write shithub.event.inputs.NAME"),
     (workflow(step="{run: '${{ shithub.event.inputs.dry-run }}'}"), "jobs.a.steps[0].run", 6, "A name here has no '-'"),
@@ -258,11 +258,13 @@ WRONG = [
     (workflow(job="    if: needs.b.result == 'x'\n"), "jobs.a.if", 5, "'needs' does not exist"),
     (workflow(job="    if: [true]\n"), "jobs.a.if", 5, "A text"),
     (workflow(job="    env: {K: '${{ secrets.A }}'}\n    if: env.K\n"), "jobs.a.if", 6, "depends on a secret"),
-    (workflow(step="{run: x, shell: bash}"), "jobs.a.steps[0].shell", 6, "unknown"),
+    (workflow(step="{run: x, shell: pwsh}"), "jobs.a.steps[0].shell", 6, "one of bash, sh, python"),
+    (workflow(step="{run: 'print(${{ vars.X }})', shell: python}"), "jobs.a.steps[0].run", 6, "read os.environ"),
+    (workflow(extra="env: {A: '${{ runner.os }}'}\n"), "env.A", 2, "runner cannot be used here"),
     (workflow(step="{name: x}"), "jobs.a.steps[0]", 6, "either run or uses"),
     (workflow(step="{run: x, uses: actions/checkout@v4}"), "jobs.a.steps[0]", 6, "either run or uses"),
     (workflow(step="{run: ' '}"), "jobs.a.steps[0].run", 6, "empty"),
-    (workflow(step="{uses: actions/checkout@v3}"), "jobs.a.steps[0].uses", 6, "not supported"),
+    (workflow(step="{uses: actions/checkout@v3, with: {ref: x}}"), "jobs.a.steps[0].with.ref", 6, "Checkout has the values"),
     (workflow(step="{uses: ./local}"), "jobs.a.steps[0].uses", 6, "not supported"),
     (workflow(step="{run: x, id: 1a}"), "jobs.a.steps[0].id", 6, "identifier"),
     (workflow(step="{run: x, id: a}\n      - {run: y, id: a}"), "jobs.a.steps[1].id", 7, "Another step"),
@@ -270,7 +272,7 @@ WRONG = [
     (workflow(step="{run: x, working-directory: a/../..}"), "jobs.a.steps[0].working-directory", 6, "relative"),
     (workflow(step="{run: x, working-directory: '${{ shithub.event.x }}'}"), "jobs.a.steps[0].working-directory", 6, "not trusted"),
     (workflow(step="{run: x, continue-on-error: 1}"), "jobs.a.steps[0].continue-on-error", 6, "true or false"),
-    (workflow(step="{run: '${{ runner.os }}'}"), "jobs.a.steps[0].run", 6, "'runner' does not exist"),
+    (workflow(step="{run: '${{ runner.tool }}'}"), "jobs.a.steps[0].run", 6, "runner.tool does not exist"),
     (workflow(step="{run: '${{ fromJSON(x) }}'}"), "jobs.a.steps[0].run", 6, "does not exist"),
     (workflow(step="{run: x, if: '${{ false }} x'}"), "jobs.a.steps[0].if", 6, "Unexpected"),
     (workflow(step="{uses: actions/checkout@v4, with: {'a b': c}}"), 'jobs.a.steps[0].with["a b"]', 6, "identifier"),
@@ -294,10 +296,7 @@ def test_a_fault_is_reported_with_path_and_line(text, path, line, message):
         (workflow(step="{uses: actions/setup-python@v5}"), "jobs.a.steps[0].uses", "first generation"),
         (workflow(step="{uses: shithub/upload-artifact@v1}"), "jobs.a.steps[0].uses", "first generation"),
         (workflow(step="{uses: actions/checkout@v4, with: {ref: x}}"), "jobs.a.steps[0].with.ref", "fetch-depth"),
-        (workflow(step="{run: 'echo a=b >> $GITHUB_OUTPUT'}"), "jobs.a.steps[0].run", "GITHUB_OUTPUT has no effect: outputs of steps are not supported yet. Write"),
-        (workflow(step="{run: 'echo a=b >> \"${GITHUB_ENV}\"'}"), "jobs.a.steps[0].run", "GITHUB_ENV has no effect: variables of later steps"),
         (workflow(step="{run: 'echo ::set-output name=a::b'}"), "jobs.a.steps[0].run", "::set-output has no effect"),
-        (workflow(step="{run: 'cat a >> $GITHUB_STEP_SUMMARY'}"), "jobs.a.steps[0].run", "Print the text: it is in the log"),
         (workflow(step="{run: 'echo ${{ github.sha }}'}"), "jobs.a.steps[0].run", "shithub instead of github"),
     ],
 )  # fmt: skip
@@ -458,3 +457,36 @@ def test_the_command_checks_files_without_a_database(tmp_path):
     assert (status, out) == (1, "")
     assert error.strip() == f"{missing}: No such file or directory."
     assert check(right, wrong, missing)[0] == 2
+
+
+@pytest.mark.parametrize(
+    ("step", "is_needed"),
+    [
+        ("{run: make}", False),
+        ("{uses: actions/checkout@v4}", False),
+        ("{run: 'echo ${{ github.sha }}', working-directory: src}", False),
+        ("{uses: actions/checkout@v3}", True),
+        ("{run: make, shell: sh}", True),
+        ("{run: 'echo a=b >> $GITHUB_OUTPUT'}", True),
+        ("{run: make, if: \"steps.a.outcome == 'success'\"}", True),
+        ("{run: make, env: {A: '${{ github.repository }}'}}", True),
+        ("{run: make, working-directory: '${{ steps.a.outputs.b }}'}", True),
+    ],
+)
+def test_a_job_that_other_runners_cannot_execute_is_marked(step, is_needed):
+    workflow_ = parse_workflow(workflow(step=step).encode()).workflow
+    assert [job.needs_own_worker for job in workflow_.jobs] == [is_needed]
+
+
+def test_a_job_is_not_marked_for_what_the_server_evaluates_or_another_job_has():
+    text = """
+on: push
+concurrency: ${{ github.workflow }}
+jobs:
+  a: {runs-on: linux, if: "github.event_name == 'push'", steps: [{run: x}]}
+  b: {runs-on: linux, defaults: {run: {shell: sh}}, steps: [{run: x}]}
+  c: {runs-on: linux, defaults: {run: {working-directory: src}}, steps: [{run: x}, {uses: actions/checkout@v4}]}
+"""
+    jobs = parse_workflow(text.encode()).workflow.jobs
+    assert [job.needs_own_worker for job in jobs] == [False, True, False]
+    assert [step.working_directory for step in jobs[2].steps] == ["src", ""]

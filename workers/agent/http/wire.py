@@ -123,6 +123,8 @@ class StepPayload:
     working_directory: str
     environment: dict[str, str] = field(repr=False)
     continue_on_error: bool
+    step_id: str
+    shell: str
 
 
 @dataclass(frozen=True)
@@ -321,6 +323,8 @@ def step_order(body: dict[str, Any]) -> StepPayload:
         working_directory=_take(body, "working_directory", str, ""),
         environment=_variables(_take(body, "environment", dict, {})),
         continue_on_error=_take(body, "continue_on_error", bool, default=False),
+        step_id=_take(body, "step_id", str, ""),
+        shell=_take(body, "shell", str, ""),
     )
 
 

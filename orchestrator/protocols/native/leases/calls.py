@@ -33,6 +33,7 @@ from runtime_jobs.errors import LifecycleError, PoolForbidden
 from runtime_jobs.models import Job, Organization, UnsentRun
 from runtime_jobs.prepared_queries import PreparedQuery
 from runtime_jobs.specs import ACTIONS
+from runtime_jobs.specs.actions import OWN_WORKER
 from runtime_jobs.states import FailureReason
 from workers.models import Worker
 from workers.registry.matching import offer_of
@@ -311,7 +312,10 @@ def _offer(worker: Worker, validated: dict[str, Any]) -> Offer:
     if validated["pool"] not in {None, worker.pool.slug}:
         raise PoolForbidden(f"pool: This worker is registered in the pool {worker.pool.slug}; name that one or none.")
     offered, isolation = offer_of(worker, labels=validated["labels"], capabilities=validated["capabilities"])
-    return Offer(worker.worker_id, worker.pool.slug, tuple(validated["job_types"]), offered, isolation)
+    job_types = tuple(validated["job_types"])
+    if ACTIONS in job_types:
+        offered |= {OWN_WORKER}
+    return Offer(worker.worker_id, worker.pool.slug, job_types, offered, isolation)
 
 
 def _serialize_claims(claims: Sequence[Claimed]) -> list[dict[str, Any]]:

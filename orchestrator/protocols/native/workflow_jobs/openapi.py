@@ -42,6 +42,8 @@ BEGIN_STEP = operation_docs(
                 "working_directory": "src",
                 "environment": {"CI": "true", "VERSION": "1.2"},
                 "continue_on_error": False,
+                "step_id": "test",
+                "shell": "",
             },
         ),
     ],

@@ -6,6 +6,14 @@ from orchestrator.http.api.fields import StrictBooleanField, StrictCharField, St
 from runtime_jobs.states import Conclusion
 
 
+class StepEndInput(StrictSerializer):
+    """The end of a step that has an id."""
+
+    outcome = StrictChoiceField(choices=["success", "failure", "skipped"])
+    conclusion = StrictChoiceField(choices=["success", "failure", "skipped"])
+    outputs = serializers.DictField(child=StrictCharField(allow_blank=True, trim_whitespace=False))
+
+
 class BeginStepInput(StrictSerializer):
     """POST /v1/runtime/leases/{lease_id}/steps/{index}/begin."""
 
@@ -15,6 +23,9 @@ class BeginStepInput(StrictSerializer):
         required=False,
         default=dict,
         help_text="Variables that steps before have set for later steps.",
+    )
+    steps = serializers.DictField(
+        child=StepEndInput(), required=False, default=dict, help_text="The ends of the steps before, by their ids."
     )
 
 
@@ -44,3 +55,5 @@ class StepOrderOutput(serializers.Serializer):
     working_directory = serializers.CharField()
     environment = serializers.DictField(child=serializers.CharField())
     continue_on_error = serializers.BooleanField()
+    step_id = serializers.CharField(help_text="The id of the step, or empty.")
+    shell = serializers.CharField(help_text="`bash`, `sh`, `python`, or empty.")
