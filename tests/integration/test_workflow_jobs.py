@@ -141,6 +141,10 @@ jobs:
         continue-on-error: true
       - run: echo "${{ secrets.MISSING }}"
         continue-on-error: true
+      - id: places
+        run: echo up=../.. >> "$GITHUB_OUTPUT"
+      - {run: echo never, working-directory: "${{ steps.places.outputs.up }}", continue-on-error: true}
+      - {run: echo never, working-directory: missing, continue-on-error: true}
       - run: echo begun; sleep 300
       - run: echo never
         if: always()
@@ -151,14 +155,16 @@ def test_hostile_files_fail_their_step_and_a_cancel_ends_the_job(workflows: Work
     run = workflows.start(HOSTILE)
     worker = workflows.worker()
     job = job_of(run, "build")
-    wait_until(lambda: "begun" in log_of(job, 7), 60)
+    wait_until(lambda: "begun" in log_of(job, 10), 60)
     cancel(job_ulid=job.job_ulid, actor=ALICE, deadline_seconds=30)
     job = workflows.ended(run)
     assert job.state == JobState.CANCELED, worker.log
-    assert conclusions(job) == ["success"] * 3 + ["failure"] * 4 + ["cancelled"] * 2
+    assert conclusions(job) == ["success"] * 3 + ["failure"] * 4 + ["success"] + ["failure"] * 2 + ["cancelled"] * 2
     assert log_of(job, 3) == "[GITHUB_ENV: The step has replaced the file.]\n"
     assert log_of(job, 4) == "[GITHUB_PATH: The file has more than 262,144 bytes.]\n"
     assert log_of(job, 5) == "[GITHUB_ENV: A step may not set LD_PRELOAD.]\n"
+    assert log_of(job, 8) == "[The working directory ../.. is no directory here.]\n"
+    assert log_of(job, 9) == "[The working directory missing is no directory here.]\n"
     assert log_of(job, 6) == "[The secret MISSING does not exist.]\n"
 
 

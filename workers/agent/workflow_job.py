@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from workers.agent.checkout import CheckoutFailed, open_directory
 from workers.agent.http.wire import StepPayload
 from workers.agent.object_transfer import open_below
 from workers.agent.outcomes import JobFailed, check_outcome
@@ -170,6 +171,12 @@ class StepSequence:
         self.checkout(order.with_values)
 
     def _run_script(self, index: int, order: StepPayload, log: WorkflowStepLog, deadline: float) -> None:
+        try:
+            with open_directory(self.first.workspace, order.working_directory):
+                pass
+        except CheckoutFailed:
+            named = one_line(order.working_directory, 100)
+            raise JobFailed("command_failed", f"The working directory {named} is no directory here.") from None
         spec = replace(
             self.first,
             argv=("sh", "-c", _BEGIN, "sh", order.run, ":".join(reversed(self.left.paths)), order.shell),
