@@ -38,7 +38,7 @@ def test_a_claim_says_who_asks_what_it_can_do_and_that_it_will_acknowledge(
         "worker_id": "wrk_01jworker",
         "pool": "shared-linux",
         "capabilities": {"linux": True, "namespaces": True},
-        "job_types": ["runtime", "steps", "pack-run"],
+        "job_types": ["runtime", "steps", "pack-run", "actions"],
         "wait_seconds": 5,
         "acknowledge": True,
     }
