@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import bisect
+import codecs
 import json
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -18,26 +21,71 @@ from workers.engines.oci.documents import ImageConfig
 from workers.engines.oci.inside import DIRECTORY, open_file
 
 MAX_OUTPUT_BYTES = 3 << 20  # of all iterations, as they are sent: the server accepts 4 MiB by default
+_ITERATION_BYTES = 128  # of an iteration without output
+_FILE_BYTES = 8  # of a file, beyond its path and content
 _MEASURES = "\0bencher"  # the name of the worker's own measurements among the files: no path has NUL
 
 Execute = Callable[[RunSpec, "OutputCapture", "OutputCapture"], RunResult]
 
 
+class OutputBudget:
+    """The bytes that the output of a job may still have, as they are sent: so they also bound the worker's memory.
+
+    Two streams take from it at once. Once something was cut, nothing more fits.
+    """
+
+    def __init__(self, size: int = MAX_OUTPUT_BYTES) -> None:
+        self._left = size
+        self._lock = threading.Lock()
+        self.is_cut = False
+
+    @property
+    def left(self) -> int:
+        return self._left
+
+    def take(self, text: str) -> str:
+        """Return the beginning of a text, as far as it fits."""
+        with self._lock:
+            cost = _encoded_size(text)
+            if cost > self._left:
+                fits = bisect.bisect_right(range(1, len(text)), self._left, key=lambda n: _encoded_size(text[:n]))
+                self._left, self.is_cut = 0, True
+                return text[:fits]
+            self._left -= cost
+            return text
+
+    def takes(self, cost: int) -> bool:
+        """Take so many bytes, or nothing. Returns whether they fit."""
+        with self._lock:
+            if cost > self._left:
+                self._left, self.is_cut = 0, True
+                return False
+            self._left -= cost
+            return True
+
+
+def _encoded_size(text: str) -> int:
+    return len(json.dumps(text)) - 2
+
+
 class OutputCapture:
     """The beginning of a stream."""
 
-    def __init__(self) -> None:
-        self.data = bytearray()
-        self.is_cut = False
+    def __init__(self, budget: OutputBudget) -> None:
+        self._budget = budget
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._kept = bytearray()
 
     def take(self, data: bytes) -> None:
-        fits = data[: MAX_OUTPUT_BYTES - len(self.data)]
-        self.is_cut |= len(fits) < len(data)
-        self.data += fits
+        self._keep(self._decoder.decode(data))
 
-    @property
-    def text(self) -> str:
-        return self.data.decode("utf-8", "replace")
+    def end(self) -> str:
+        """Return the text of the stream, which has ended."""
+        self._keep(self._decoder.decode(b"", final=True))
+        return self._kept.decode()
+
+    def _keep(self, text: str) -> None:
+        self._kept += self._budget.take(text).encode()
 
 
 @dataclass
@@ -54,7 +102,7 @@ class ImageJob:
     root: Callable[[str], AbstractContextManager[ImageRoot]]
     execute: Execute
     iterations: list[dict[str, Any]] = field(default_factory=list)
-    is_cut: bool = False
+    budget: OutputBudget = field(default_factory=OutputBudget)
 
     def run(self) -> JobFailed | None:
         """Run the iterations. Returns why the job fails, or None. Raises JobFailed for an image without a command."""
@@ -64,7 +112,7 @@ class ImageJob:
             spec = RunSpec(**vars(self.first) | {"argv": argv, "timeout_seconds": deadline - time.monotonic()})
             if failure := self._iterate(spec):
                 return failure
-            if self.is_cut:
+            if self.budget.is_cut:
                 break
         return None
 
@@ -73,15 +121,10 @@ class ImageJob:
         document: dict[str, Any] = {"results": self.iterations}
         if failure is not None:
             document["error"] = str(failure)
-        encoded = json.dumps(document).encode()
-        while len(encoded) > MAX_OUTPUT_BYTES and self.iterations:
-            self.iterations.pop()
-            self.is_cut = True
-            encoded = json.dumps(document).encode()
-        if not self.is_cut:
-            return encoded
-        cut = f"The output of the job has more than {MAX_OUTPUT_BYTES:,} bytes. Its end is missing."
-        return json.dumps(document | {"error": str(failure) if failure else cut, "truncated": True}).encode()
+        if self.budget.is_cut:
+            cut = f"The output of the job has more than {MAX_OUTPUT_BYTES:,} bytes. Its end is missing."
+            document = {"error": cut} | document | {"truncated": True}
+        return json.dumps(document).encode()
 
     def _command(self) -> tuple[str, ...]:
         """Return the command as Docker does: another entrypoint drops the command of the image, too."""
@@ -100,14 +143,13 @@ class ImageJob:
                 check_outcome(RunResult("timeout"), self._whole(spec))
             directory = self.config.working_directory
             directory = directory if directory.startswith("/") else f"/{directory}"
-            output, errors = OutputCapture(), OutputCapture()
+            output, errors = OutputCapture(self.budget), OutputCapture(self.budget)
             with self.root(directory) as root:
                 environment = dict(self.config.environment) | self.job.environment
                 run = {"root": root, "working_directory": directory, "environment": environment}
                 began = time.monotonic()
                 result = self.execute(RunSpec(**vars(spec) | run), output, errors)
                 self._record(result, output, errors, root, time.monotonic() - began)
-            self.is_cut |= output.is_cut or errors.is_cut
             check_outcome(result, self._whole(spec))
         except JobFailed as failure:
             return failure
@@ -128,8 +170,10 @@ class ImageJob:
     def _record(
         self, result: RunResult, output: OutputCapture, errors: OutputCapture, root: ImageRoot, seconds: float
     ) -> None:
+        self.budget.takes(_ITERATION_BYTES)
         iteration: dict[str, Any] = {"exit_code": _code_of(result)}
-        iteration |= {name: found.text for name, found in (("stdout", output), ("stderr", errors)) if found.data}
+        texts = {"stdout": output.end(), "stderr": errors.end()}
+        iteration |= {name: text for name, text in texts.items() if text}
         files = self._files(root, seconds)
         self.iterations.append(iteration | ({} if files is None else {"output": files}))
 
@@ -152,7 +196,9 @@ class ImageJob:
                     found[path] = text
         finally:
             os.close(descriptor)
-        return found | ({_MEASURES: json.dumps(measures)} if measures else {})
+        if not measures or not self.budget.takes(_encoded_size(measured := json.dumps(measures))):
+            return found
+        return found | {_MEASURES: measured}
 
     def _read(self, root: int, path: str) -> tuple[int | None, str | None]:
         """Return size and content of a regular file below the root; None, None without one."""
@@ -163,9 +209,10 @@ class ImageJob:
             size = os.fstat(file.fileno()).st_size
             if self.job.file_size:
                 return size, None
-            content = file.read(MAX_OUTPUT_BYTES + 1)
-        self.is_cut |= len(content) > MAX_OUTPUT_BYTES
-        return size, content[:MAX_OUTPUT_BYTES].decode("utf-8", "replace")
+            if not self.budget.takes(_encoded_size(path) + _FILE_BYTES):
+                return size, None
+            content = file.read(self.budget.left + 1)  # no byte is shorter as it is sent
+        return size, self.budget.take(content.decode("utf-8", "replace"))
 
 
 def _code_of(result: RunResult) -> int:

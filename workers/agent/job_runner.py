@@ -386,7 +386,8 @@ class JobRunner:
                 with self._recording(spec) as recorder:
                     result = self._run_engine(spec, recorder.feed, shipper, *sinks)
                     self._raise_if_stopped()
-                    traced.append(step_result(len(traced), result) | {"trace": recorder.summary(result)})
+                    if len(traced) < MAX_TRACED:
+                        traced.append(step_result(len(traced), result) | {"trace": recorder.summary(result)})
                 return result
 
             traced: list[dict[str, Any]] = []
@@ -398,7 +399,7 @@ class JobRunner:
             failure = iterations.run()
             self._raise_if_stopped()
         name = self._store_output(iterations.output(failure))
-        facts: dict[str, Any] = {"output": name} | ({"steps": traced[:MAX_TRACED]} if traced else {})
+        facts: dict[str, Any] = {"output": name} | ({"steps": traced} if traced else {})
         facts |= {} if iterations.exit_code is None else {"exit_code": iterations.exit_code}
         if failure is None:
             return {"status": "succeeded", **facts}
