@@ -10,6 +10,7 @@ an image becomes a device, a FIFO, or a program with the rights of another user.
 """
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -26,6 +27,7 @@ MAX_DEPTH = 2000  # directories below one another: removing them needs a descrip
 MAX_LINKS = 40  # in one name, as in the kernel
 MAX_NAMED = 20
 MAX_WINDOW = 1 << 27  # of zstd: what its own program accepts without options
+OF_THE_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}  # every other error is one of the image
 WHITEOUT = ".wh."
 OPAQUE = ".wh..wh..opq"
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -308,6 +310,12 @@ def apply_layer(tree: Tree, order: dict[str, Any], number: int) -> list[str]:
         found = stream.finish()
     except (tarfile.TarError, zlib.error, EOFError, UnicodeError, ValueError, ArithmeticError) as error:
         raise Refused(f"Layer {number + 1} is no valid archive ({type(error).__name__}).") from None
+    except MemoryError:
+        raise Refused(f"Layer {number + 1} needs more memory than there is.") from None
+    except OSError as error:
+        if error.errno in OF_THE_DISK:
+            raise
+        raise Refused(f"Layer {number + 1} has an entry that cannot be made: {error.strerror}.") from None
     except Exception as error:
         if type(error).__name__ == "ZstdError":  # its module is loaded for such layers only
             raise Refused(f"Layer {number + 1} is no valid archive (zstd).") from None

@@ -1,17 +1,20 @@
 """Hostile and odd images, each with its expected answer: it is refused with a sentence, or unpacked as far as it is good."""
 
+import errno
 import gzip
 import io
 import os
 import stat
 import tarfile
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from tests.workers.engines.conftest import SMALL
 from tests.workers.images import Image, archive, compressed, entry, folder, layer, symlink
 from workers.engines.contract import StopSignal
+from workers.engines.oci import unpack
 from workers.engines.oci.documents import ImageInvalid
 from workers.engines.oci.images import ImageStopped
 
@@ -67,6 +70,10 @@ REFUSED = {
     "a circle of links": ([layer(symlink("x", "y"), symlink("y", "x"), entry("x/in"))], "circle of links"),
     "a sparse file": ([sparse_file()], "sparse file"),
     "too deep": ([layer(folder("/".join(["d"] * 2100)))], "directories below one another"),
+    "a long name": ([layer(entry("n" * 256))], "cannot be made: File name too long"),
+    "a long name of a directory": ([layer(entry("n" * 256 + "/in"))], "cannot be made: File name too long"),
+    "a link to nothing": ([layer(symlink("x", ""))], "cannot be made"),
+    "a link to a long name": ([layer(symlink("x", "n/" * 2500))], "cannot be made: File name too long"),
     "a bomb of bytes": ([zeros(SMALL.disk_bytes + (32 << 20))], "too large"),
     "a bomb of files": ([layer(*[entry(f"srv/{n}") for n in range(SMALL.max_inodes + 100)])], "too large"),
     "no archive": ([compressed(b"no archive" * 100)], "Layer 1 is no valid archive"),
@@ -200,6 +207,22 @@ def test_odd_images_are_unpacked_without_their_hostile_parts(bench):
                 assert not found.st_mode & (stat.S_ISUID | stat.S_ISGID), (name, path)
                 assert os.listxattr(path, follow_symlinks=False) == [], (name, path)
             check(tree)
+
+
+def test_an_error_of_the_machine_is_not_one_of_the_image(monkeypatch):
+    order = {"blobs": "", "library": "", "layers": [{"name": "", "compression": "none", "diff_id": "sha256:0"}]}
+    monkeypatch.setattr(unpack, "Decompressed", Mock())
+    for error, is_refused in {
+        OSError(errno.EMLINK, "Too many links"): True,
+        MemoryError(): True,
+        OSError(errno.ENOSPC, "No space left on device"): False,
+        OSError(errno.EDQUOT, "Quota exceeded"): False,
+        OSError(errno.EFBIG, "File too large"): False,
+        OSError(errno.EIO, "Input/output error"): False,
+    }.items():
+        monkeypatch.setattr(unpack.Layer, "apply", Mock(side_effect=error))
+        with pytest.raises(unpack.Refused if is_refused else OSError, match="Layer 1" if is_refused else error.strerror):
+            unpack.apply_layer(Mock(), order, 0)
 
 
 def test_a_stop_ends_the_unpacking(bench):
