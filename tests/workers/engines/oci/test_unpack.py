@@ -221,7 +221,9 @@ def test_an_error_of_the_machine_is_not_one_of_the_image(monkeypatch):
         OSError(errno.EIO, "Input/output error"): False,
     }.items():
         monkeypatch.setattr(unpack.Layer, "apply", Mock(side_effect=error))
-        with pytest.raises(unpack.Refused if is_refused else OSError, match="Layer 1" if is_refused else error.strerror):
+        with pytest.raises(
+            unpack.Refused if is_refused else OSError, match="Layer 1" if is_refused else error.strerror
+        ):
             unpack.apply_layer(Mock(), order, 0)
 
 
