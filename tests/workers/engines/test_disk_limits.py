@@ -192,10 +192,10 @@ def test_space_of_deleted_files_returns_to_the_machine(in_volume, limits):
     volume = engine.volumes.of(where)
     (where / "big").write_bytes(b"x" * 200 * MIB)
     os.sync()
-    assert volume._allocated_bytes > 190 * MIB
+    assert volume.allocated_bytes > 190 * MIB
     (where / "big").unlink()
     engine.reset(3)
-    assert volume._allocated_bytes < 80 * MIB
+    assert volume.allocated_bytes < 80 * MIB
 
 
 @pytest.mark.root
@@ -204,9 +204,9 @@ def test_what_is_not_on_disk_yet_is_taken_from_the_machine_s_free_space(in_volum
     engine = in_volume.engine
     where = engine.directory(3, in_volume.base, limits)
     volume = engine.volumes.of(where)
-    before = volume.unwritten_bytes + volume._allocated_bytes
+    before = volume.unwritten_bytes + volume.allocated_bytes
     (where / "big").write_bytes(b"x" * 100 * MIB)
-    assert volume.unwritten_bytes + volume._allocated_bytes - before > 95 * MIB
+    assert volume.unwritten_bytes + volume.allocated_bytes - before > 95 * MIB
 
 
 def text_of(path):

@@ -96,10 +96,11 @@ class Volume:
     @property
     def unwritten_bytes(self) -> int:
         """Return the bytes that the job has written and the image has not allocated yet."""
-        return max(0, self.use().bytes - self._allocated_bytes)
+        return max(0, self.use().bytes - self.allocated_bytes)
 
     @property
-    def _allocated_bytes(self) -> int:
+    def allocated_bytes(self) -> int:
+        """Return what the image takes of the machine's disk."""
         return os.fstat(self._image).st_blocks * 512
 
     def machine(self) -> os.statvfs_result:
@@ -115,7 +116,7 @@ class Volume:
 
     def trim(self) -> None:
         """Return the blocks that no file uses to the machine, if they are many."""
-        if self._allocated_bytes - self.use().bytes > _TRIM_BYTES:
+        if self.allocated_bytes - self.use().bytes > _TRIM_BYTES:
             with contextlib.suppress(OSError):  # the machine's file system cannot punch holes
                 fcntl.ioctl(self._root, _TRIM, struct.pack("=3Q", 0, (1 << 64) - 1, 0))
 
@@ -175,6 +176,11 @@ class Volumes:
         found = self._volumes.get(slot)
         return found.use() if found else DiskUse()
 
+    def held_bytes(self, slot: int) -> int:
+        """Returns what the volume with this number takes, or will take once it is written, of the machine's disk."""
+        found = self._volumes.get(slot)
+        return max(found.use().bytes, found.allocated_bytes) if found else 0
+
     def reset(self, slot: int) -> None:
         """Prepare the slot for its next job, after the workspace was removed. Never raises for the machine's state."""
         if not (found := self._volumes.get(slot)):
@@ -193,6 +199,7 @@ class Volumes:
                 found = self._volumes.pop(slot, None)
             if found:
                 found.close()
+        self._unwritten = 0.0, 0
 
     def unwritten_bytes(self) -> int:
         """Returns the sum over all volumes, at most 0.2 s old; see `Volume.unwritten_bytes`."""

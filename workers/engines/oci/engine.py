@@ -88,6 +88,12 @@ class OciEngine(BubblewrapEngine):
         if self.volumes:
             self.cache.close(self.volumes)
 
+    def shortage(self, folder: Path) -> str | None:
+        while found := super().shortage(folder):
+            if not self.volumes or not self.cache.drop_unused(self.volumes):
+                return found
+        return None
+
     def mount_points(self, spec: RunSpec) -> MountPoints:
         points = super().mount_points(spec)
         return MountPoints(points.workspace, spec.root.home, points.temporary) if spec.root else points
@@ -125,6 +131,8 @@ class OciEngine(BubblewrapEngine):
                 return self._unpack(pull(blobs), place, slot, limits, stop)
             finally:
                 disk.remove_tree(blobs)
+                if volume := volumes.of(place):
+                    volume.trim()
 
         volumes = require_volumes(self.volumes)
         with self.cache.held(key, volumes, (folder, limits), make, stop.requested.is_set) as tree:

@@ -1,8 +1,9 @@
 """The unpacked trees of images, kept for later jobs: one tree an image, each on a volume of its own.
 
 The volume limits the bytes and inodes of the image, while its layers arrive and while they are unpacked. It goes as a
-whole, at once: the tree that was unused for longest first, when all together pass the limits of the cache. Like every
-volume it ends with the worker process, so a worker begins with an empty cache and a killed one leaves no file.
+whole, at once: the tree that was unused for longest first, when all together pass the limits of the cache, or when the
+machine's disk runs low. Like every volume it ends with the worker process, so a worker begins with an empty cache and a
+killed one leaves no file.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from workers.engines.oci.documents import ImageConfig
 
 _FIRST_NUMBER = 1000  # of the volumes of images: above those of slots
 _WAIT_SECONDS = 0.2
+_MAX_TREES = 64  # each has a loop device, a mount and descriptors
 
 
 @dataclass(frozen=True)
@@ -138,19 +140,27 @@ class ImageCache:
         return entry
 
     def _evict(self, volumes: Volumes) -> None:
-        """Close the volumes of unused trees until the limits hold, the one that was unused for longest first."""
-        while True:
-            with self._changed:
-                uses = {key: volumes.use(entry.number) for key, entry in self._entries.items()}
-                is_over = (
-                    sum(use.bytes for use in uses.values()) > self.max_bytes
-                    or sum(use.entries for use in uses.values()) > self.max_inodes
-                )
-                unused = next((key for key, entry in self._entries.items() if not entry.users), None)
-                if not is_over or unused is None:
-                    return
-                number = self._entries.pop(unused).number
-            volumes.close([number])
+        while self._is_over(volumes) and self.drop_unused(volumes):
+            pass
+
+    def _is_over(self, volumes: Volumes) -> bool:
+        with self._changed:
+            numbers = [entry.number for entry in self._entries.values()]
+            return (
+                len(numbers) > _MAX_TREES
+                or sum(map(volumes.held_bytes, numbers)) > self.max_bytes
+                or sum(volumes.use(number).entries for number in numbers) > self.max_inodes
+            )
+
+    def drop_unused(self, volumes: Volumes) -> bool:
+        """Close the volume of the tree that was unused for longest. Returns whether there was one."""
+        with self._changed:
+            unused = next((key for key, entry in self._entries.items() if not entry.users), None)
+            if unused is None:
+                return False
+            number = self._entries.pop(unused).number
+        volumes.close([number])
+        return True
 
     def close(self, volumes: Volumes) -> None:
         """Close all volumes: no job runs."""

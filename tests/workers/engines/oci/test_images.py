@@ -1,6 +1,7 @@
 """Commands in images: their user, directory and files, what they see of the machine, and what is left of them."""
 
 import contextlib
+import os
 import re
 import subprocess
 import threading
@@ -11,7 +12,10 @@ import pytest
 
 from tests.workers.engines.conftest import SMALL
 from tests.workers.images import Image, base, entry, folder, layer, symlink
+from workers.engines.bubblewrap.engine import BubblewrapEngine
 from workers.engines.contract import EgressPolicy, StopSignal, TraceLevel
+from workers.engines.limits import volumes
+from workers.engines.oci import images
 from workers.engines.oci.documents import ImageInvalid
 from workers.engines.oci.images import ImageCache
 from workers.engines.sandbox import self_test
@@ -174,6 +178,47 @@ def test_the_tree_that_was_unused_for_longest_goes_first(bench, monkeypatch):
     assert use("b") != b
     bench.engine.clean([0])
     assert [place for place in bench.base.iterdir() if place.name.startswith("slot-1")] == []
+
+
+def test_unused_trees_go_for_their_number_and_for_a_full_disk(bench, monkeypatch):
+    monkeypatch.setattr(bench.engine, "cache", ImageCache(max_bytes=1 << 40, max_inodes=1 << 40))
+    monkeypatch.setattr(images, "_MAX_TREES", 3)
+    small = Image((layer(entry("x")),))
+    paths = []
+    for name in "abcd":
+        with bench.tree(small, digest=name) as tree:
+            paths.append(tree.path)
+    assert [path.exists() for path in paths] == [False, True, True, True]
+    answers = ["low", "low", None, "low", "low", "low"]
+    monkeypatch.setattr(BubblewrapEngine, "shortage", lambda *_: answers.pop(0))
+    assert bench.engine.shortage(bench.base) is None
+    assert [path.exists() for path in paths] == [False, False, False, True]
+    with bench.tree(small, digest="e") as tree:
+        assert bench.engine.shortage(bench.base) == "low"  # the one in use stays
+        assert [path.exists() for path in (*paths, tree.path)] == [False] * 4 + [True]
+
+
+def test_layers_do_not_stay_on_the_disk_of_the_machine(bench, monkeypatch):
+    """Where it cannot be given back, what is left of the layers counts."""
+    monkeypatch.setattr(bench.engine, "cache", ImageCache(max_bytes=10 << 20, max_inodes=1 << 40))
+    monkeypatch.setattr(volumes, "_TRIM_BYTES", 1 << 20)
+    small = Image((layer(entry("x")),))
+
+    def pull(place):
+        with (place / "large").open("wb") as file:
+            file.write(os.urandom(6 << 20))
+            os.fsync(file.fileno())
+        return small.pull(place)
+
+    def use(name):
+        with bench.engine.image(name, 0, bench.base, SMALL, pull=pull, stop=StopSignal()) as tree:
+            return tree.path, bench.engine.volumes.of(tree.path).allocated_bytes
+
+    kept = [use("a"), use("b")]
+    assert [(path.exists(), size < 4 << 20) for path, size in kept] == [(True, True)] * 2
+    monkeypatch.setattr(volumes.Volume, "trim", lambda _: None)
+    kept = [use("c"), use("d")]
+    assert [(path.exists(), size < 4 << 20) for path, size in kept] == [(False, False), (True, False)]
 
 
 def test_without_idmapped_mounts_each_slot_unpacks_for_itself(bench, monkeypatch):
