@@ -17,7 +17,7 @@ from typing import IO
 
 from workers.agent.errors import AgentError, ServerUnreachable
 from workers.agent.http.transport import HttpResponseData, Timeouts, Transport
-from workers.agent.outcomes import JobFailed, JobStopped
+from workers.agent.outcomes import JobFailed, JobReleased, JobStopped
 from workers.agent.retry import RetryBudget, retry
 from workers.agent.sanitize import one_line, scrubbed
 from workers.engines.contract import StopSignal
@@ -27,6 +27,7 @@ from workers.engines.oci.images import LayerFile, PulledImage
 
 ATTEMPT_SECONDS = 60.0  # in which an unreachable registry is tried again
 _SECONDS = 600.0  # the token of a pull is valid for so long
+_CHECKED_BYTES = 8 << 20  # after so many the disk of the worker is looked at again
 _CONNECT_SECONDS, _SILENCE_SECONDS = 5.0, 30.0
 
 
@@ -35,9 +36,17 @@ class _Wrong(AgentError):
 
 
 class ImagePull:
-    """The pull of one image. `pull` is called once. Raises JobFailed and JobStopped."""
+    """The pull of one image. `pull` is called once. Raises JobFailed, JobReleased and JobStopped."""
 
-    def __init__(self, transport: Transport, *, repository: str, token: str, stop: StopSignal) -> None:
+    def __init__(
+        self,
+        transport: Transport,
+        *,
+        repository: str,
+        token: str,
+        stop: StopSignal,
+        shortage: Callable[[], str | None],
+    ) -> None:
         """Prepare the pull.
 
         Args:
@@ -45,8 +54,10 @@ class ImagePull:
             repository: The repository of the image.
             token: The permission to pull from it.
             stop: Ends the pull early.
+            shortage: Returns why the disk of the worker has no room for more, or None.
         """
-        self._transport, self._token, self._stop = transport, token, stop
+        self._transport, self._token, self._stop, self._shortage = transport, token, stop, shortage
+        self._unchecked = _CHECKED_BYTES
         self._path = f"/v2/{repository}"
         self._until = time.monotonic() + _SECONDS
 
@@ -95,11 +106,22 @@ class ImagePull:
                     f"blobs/{blob.digest}",
                     blob.digest,
                     blob.size,
-                    lambda data: _write(file, data),
+                    lambda data: self._write(file, data),
                     lambda: _restart(file),
                     is_exact=True,
                 )
         except OSError as error:
+            raise _failure_to_write(error) from None
+
+    def _write(self, file: IO[bytes], data: bytes) -> None:
+        self._unchecked += len(data)
+        if self._unchecked >= _CHECKED_BYTES:
+            self._unchecked = 0
+            if found := self._shortage():
+                raise JobReleased(found, unable=True, otherwise="worker_disk_full")
+        try:
+            file.write(data)
+        except OSError as error:  # else it would count as an error of the network
             raise _failure_to_write(error) from None
 
     def _get(
@@ -177,13 +199,6 @@ class ImagePull:
 
 def _name(layer: ContentDescriptor) -> str:
     return layer.digest.replace(":", "-")
-
-
-def _write(file: IO[bytes], data: bytes) -> None:
-    try:
-        file.write(data)
-    except OSError as error:  # else it would count as an error of the network
-        raise _failure_to_write(error) from None
 
 
 def _restart(file: IO[bytes]) -> None:

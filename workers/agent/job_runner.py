@@ -416,10 +416,15 @@ class JobRunner:
     def _hold_image(self, engine: OciEngine, job: OciPayload, stack: contextlib.ExitStack) -> ImageTree:
         """Return the tree of the image, pulled and unpacked if no job before had it, until the stack is closed."""
         limits = self._context.limits
-        transport = self._context.client.transport
 
         def pull(folder: Path) -> PulledImage:
-            pull = ImagePull(transport, repository=job.repository, token=job.pull_token, stop=self._stop)
+            pull = ImagePull(
+                self._context.client.transport,
+                repository=job.repository,
+                token=job.pull_token,
+                stop=self._stop,
+                shortage=lambda: engine.shortage(self._context.folder.path),
+            )
             return pull.pull(job.digest, folder, limits.disk_bytes)
 
         return self._with_image_errors(

@@ -10,7 +10,7 @@ from tests.workers.images import INDEX, MANIFEST, OCI, Image, descriptor, digest
 from workers.agent import image_pull
 from workers.agent.http.transport import Transport
 from workers.agent.image_pull import ImagePull
-from workers.agent.outcomes import JobFailed, JobStopped
+from workers.agent.outcomes import JobFailed, JobReleased, JobStopped
 from workers.engines.contract import StopSignal
 
 TOKEN = "eyJ-the-pull-token"
@@ -41,11 +41,12 @@ def registry(server, monkeypatch):
     return SimpleNamespace(server=server, put=put, put_image=put_image)
 
 
-def pull(registry, digest, folder, *, max_bytes=1 << 20, stop=None):
+def pull(registry, digest, folder, *, max_bytes=1 << 20, stop=None, shortage=lambda: None):
     folder.mkdir()
     transport = Transport(registry.server.url, lambda: "another-token")
     try:
-        pulled = ImagePull(transport, repository="project", token=TOKEN, stop=stop or StopSignal())
+        stop = stop or StopSignal()
+        pulled = ImagePull(transport, repository="project", token=TOKEN, stop=stop, shortage=shortage)
         return pulled.pull(digest, folder, max_bytes)
     finally:
         transport.close()
@@ -175,3 +176,16 @@ def test_a_pull_continues_after_an_error_and_ends_with_a_stop(registry, tmp_path
     registry.server.on(digest, stopped, hang)
     with pytest.raises(JobStopped):
         pull(registry, digest_of(manifest), tmp_path / "second", stop=stop)
+
+
+def test_a_pull_ends_when_the_disk_of_the_worker_runs_low(registry, tmp_path, monkeypatch):
+    """Layers are written as root, so no limit of a job holds."""
+    monkeypatch.setattr(image_pull, "_CHECKED_BYTES", 1 << 20)
+    image = Image((layer(entry("a", bytes(5 << 20)), compression="none"),))
+    digest = digest_of(registry.put_image(image))
+    answers = [None, None, "no room"]
+    with pytest.raises(JobReleased, match="no room") as release:
+        pull(registry, digest, tmp_path / "blobs", max_bytes=16 << 20, shortage=lambda: answers.pop(0))
+    assert (release.value.otherwise, release.value.unable) == ("worker_disk_full", True)
+    (written,) = (tmp_path / "blobs").iterdir()
+    assert (1 << 20) <= written.stat().st_size < (3 << 20)
