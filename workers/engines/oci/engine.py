@@ -45,6 +45,7 @@ from workers.engines.sandbox.run_dirs import RunEnvironment
 
 _UNPACKER = Path(__file__).with_name("unpack.py").read_text("utf-8")
 _UNPACK_SECONDS = 600.0
+_REPORT_BYTES = 64 << 10  # the end of its output, which holds the report with all names
 _BLOBS, _LIBRARY = "/blobs", "/library"  # names inside
 _MOUNT_POINTS = ("proc", "dev", WORKSPACE.strip("/"))
 
@@ -189,6 +190,11 @@ class OciEngine(BubblewrapEngine):
         os.chown(tree, uid, uid)
         spec = RunSpec(_command(image), tree, slot, _UNPACK_SECONDS, trace=TraceLevel.NONE, limits=limits)
         output = bytearray()
+
+        def keep_end(data: bytes) -> None:
+            output.extend(data)
+            del output[:-_REPORT_BYTES]
+
         readable = {f"{_LIBRARY}/zstandard": Path(zstandard.__file__).parent, _BLOBS: place / _BLOBS.strip("/")}
         if not sys.base_prefix.startswith("/usr"):
             readable[sys.base_prefix] = Path(sys.base_prefix)
@@ -197,12 +203,12 @@ class OciEngine(BubblewrapEngine):
         try:
             with reserved, shown(place, readable) as places, self.run_environment(spec) as environment:
                 backend = UnpackBackend(environment, readable=places, **self.backend_options(spec))
-                result = SandboxRun(environment, backend, output.extend, lambda _: None).run(stop)
+                result = SandboxRun(environment, backend, keep_end, lambda _: None).run(stop)
         except MountFailed as error:
             raise EngineUnavailable(f"images cannot be unpacked: {error}") from error
         report = _report(result, bytes(output), limits)
         tree.chmod(0o755)  # it becomes the root of the command
-        return ImageTree(tree, uid, image.config, tuple(report["named"]), report["left_out"])
+        return ImageTree(tree, uid, image.config, *report)
 
 
 def _command(image: PulledImage) -> tuple[str, ...]:
@@ -211,8 +217,11 @@ def _command(image: PulledImage) -> tuple[str, ...]:
     return (os.path.realpath(sys.executable), "-I", "-S", "-c", _UNPACKER, json.dumps(order))
 
 
-def _report(result: RunResult, output: bytes, limits: RunLimits) -> dict[str, Any]:
-    """Return what the unpacker reports. Raises ImageInvalid, ImageStopped, EngineUnavailable."""
+def _report(result: RunResult, output: bytes, limits: RunLimits) -> tuple[tuple[str, ...], int]:
+    """Return the first entries that were left out, and the number of all.
+
+    Raises ImageInvalid, ImageStopped, EngineUnavailable.
+    """
     size = f"{limits.disk_bytes:,} bytes and {limits.max_inodes:,} files"
     if result.kind == "stopped":
         raise ImageStopped
@@ -223,8 +232,10 @@ def _report(result: RunResult, output: bytes, limits: RunLimits) -> dict[str, An
     if result.kind in ("out_of_memory", "timeout"):
         raise ImageInvalid(f"The image cannot be unpacked within its limits ({result.kind}).")
     try:
-        report: dict[str, Any] = json.loads(output.rstrip().rpartition(b"\n")[2])
-        refused = report["refused"]
+        report = json.loads(output.rstrip().rpartition(b"\n")[2])
+        refused, named, left_out = report["refused"], tuple(report["named"]), report["left_out"]
+        if not isinstance(refused, str | None) or {*map(type, named)} - {str} or type(left_out) is not int:
+            raise TypeError  # noqa: TRY301
     except (ValueError, KeyError, TypeError):
         if b"No space left" in output or b"File too large" in output:
             raise ImageInvalid(f"The image is too large: unpacked it has more than {size}.") from None
@@ -232,7 +243,7 @@ def _report(result: RunResult, output: bytes, limits: RunLimits) -> dict[str, An
         raise EngineUnavailable(f"the unpacker of images failed ({result.kind}): {last!a}") from None
     if refused:
         raise ImageInvalid(refused)
-    return report
+    return named, left_out
 
 
 def _prepare(root: int, uid: int) -> None:

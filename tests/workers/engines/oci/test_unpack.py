@@ -1,8 +1,10 @@
 """Hostile and odd images, each with its expected answer: it is refused with a sentence, or unpacked as far as it is good."""
 
+import contextlib
 import errno
 import gzip
 import io
+import json
 import os
 import stat
 import tarfile
@@ -13,8 +15,8 @@ import pytest
 
 from tests.workers.engines.conftest import SMALL
 from tests.workers.images import Image, archive, compressed, entry, folder, layer, symlink
-from workers.engines.contract import StopSignal
-from workers.engines.oci import unpack
+from workers.engines.contract import EngineUnavailable, StopSignal
+from workers.engines.oci import engine, unpack
 from workers.engines.oci.documents import ImageInvalid
 from workers.engines.oci.images import ImageStopped
 
@@ -225,6 +227,25 @@ def test_an_error_of_the_machine_is_not_one_of_the_image(monkeypatch):
             unpack.Refused if is_refused else OSError, match="Layer 1" if is_refused else error.strerror
         ):
             unpack.apply_layer(Mock(), order, 0)
+
+
+def test_the_report_of_the_unpacker_is_not_trusted(bench, monkeypatch):
+    """What unpacks a hostile image may be hostile, too."""
+    good = {"refused": None, "named": ["x"], "left_out": 1}
+    wrong = [
+        {"refused": 1},
+        {"named": [1]},
+        {"named": 1},
+        {"left_out": "1"},
+        {"left_out": None},
+        {"named": ["x" * 70_000]},
+    ]
+    for change in ({}, *wrong):
+        program = f"print('x' * 200_000); print({json.dumps(good | change)!r})"
+        monkeypatch.setattr(engine, "_UNPACKER", program)
+        unavailable = pytest.raises(EngineUnavailable, match="unpacker of images failed")
+        with unavailable if change else contextlib.nullcontext(), bench.tree(Image((SRV,))) as tree:
+            assert (change, tree.left_out, tree.left_out_count) == ({}, ("x",), 1)
 
 
 def test_a_stop_ends_the_unpacking(bench):
