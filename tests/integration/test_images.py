@@ -44,7 +44,7 @@ class Images:
         user = get_user_model().objects.create_user("mia")
         Membership.objects.create(user=user, organization=self.project.organization, role=MemberRole.OPERATOR)
         self.name, self.key = user.username, personal_key(user)
-        self.spec = HardwareSpecFactory(memory=256 << 20, disk=64 << 20, network=False)
+        self.spec = HardwareSpecFactory(cpu=1, memory=256 << 20, disk=64 << 20, network=False)
         self.runner = RunnerFactory()
         WorkerSpec.objects.create(worker=self.runner, spec=self.spec)
         self.token_file = yard.root / "images.token"

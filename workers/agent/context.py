@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from workers.agent.checkout import Checkout
 from workers.agent.heartbeat import HeartbeatSender
 from workers.agent.http.client import OrchestratorClient
-from workers.agent.http.wire import JobPayload
+from workers.agent.http.wire import JobPayload, OciPayload
 from workers.agent.readiness import OwnFailures, Unready
 from workers.agent.result_delivery import ResultDelivery
 from workers.agent.result_spool import ResultSpool
@@ -54,4 +56,17 @@ class WorkerContext:
             "a trace": work.trace is not TraceLevel.NONE and "ptrace" not in self.offered,
             "images": (job.oci is not None and self.images is None) or (steps is not None and steps.image is not None),
         }
+        if job.oci is not None:
+            lacking |= _larger_than_machine(job.oci, self.folder.path)
         return [name for name, missing_capabilities in lacking.items() if missing_capabilities]
+
+
+def _larger_than_machine(job: OciPayload, folder: Path) -> dict[str, bool]:
+    """Return the resources that the job asks for, and whether the whole machine has less."""
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    disk = os.statvfs(folder)
+    return {
+        f"{job.cpus:,} CPUs": job.cpus > len(os.sched_getaffinity(0)),
+        f"{job.memory_bytes:,} bytes of memory": job.memory_bytes > memory,
+        f"{job.disk_bytes:,} bytes of disk": job.disk_bytes > disk.f_blocks * disk.f_frsize,
+    }

@@ -2,12 +2,15 @@
 
 import contextlib
 import json
+from types import SimpleNamespace
 
 import pytest
 
+from tests.workers.agent.benches import a_bench
 from workers.agent.http.wire import OciPayload
 from workers.agent.image_job import MAX_OUTPUT_BYTES, ImageJob, OutputBudget
 from workers.engines.contract import ImageRoot, Isolation, RunResult, RunSpec, TraceLevel
+from workers.engines.null import FLAG, NullEngine
 from workers.engines.oci.documents import ImageConfig
 
 WORK = {
@@ -84,3 +87,21 @@ def test_an_output_within_the_limit_is_whole(iterate):
     document, _, ran = iterate(chunks=[euro[:1], euro[1:], b"\xe2"], iterations=2, files={"f": b"\xff"})
     iteration = {"exit_code": 0, "stdout": "€\ufffd", "output": {"f": "\ufffd"}}
     assert (document, ran) == ({"results": [iteration] * 2}, 2)
+
+
+def test_a_spec_that_is_larger_than_the_machine_is_not_offered(server, client, tmp_path, monkeypatch):
+    monkeypatch.setenv(FLAG, "1")
+    with a_bench(server, client, tmp_path, NullEngine()) as bench:
+
+        def missing(**resources):
+            work = WORK | {"least_isolation": Isolation.NONE}
+            job = OciPayload(**work, **IMAGE | resources, file_paths=(), iterations=1)
+            return bench.missing_capabilities(SimpleNamespace(oci=job, steps=None, work=job))
+
+        assert missing() == ["images"]  # the engine has none
+        assert missing(cpus=10**6, memory_bytes=1 << 60, disk_bytes=1 << 60) == [
+            "images",
+            "1,000,000 CPUs",
+            f"{1 << 60:,} bytes of memory",
+            f"{1 << 60:,} bytes of disk",
+        ]
