@@ -80,7 +80,7 @@ class ResultSpool:
 
         A full disk fails no job: without the file the lease of a killed worker ends by its expiry.
         """
-        kept = json.dumps({"version": 1, "server": server, "claim": lease.sent}).encode()
+        kept = json.dumps({"version": 1, "server": server, "claim": _claim(lease)}).encode()
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
             with os.fdopen(os.open(self._of_lease(lease), flags, 0o600), "wb") as file:
@@ -122,9 +122,17 @@ class ResultSpool:
             os.close(descriptor)
 
 
+def _claim(lease: wire.LeasePayload) -> dict[str, Any]:
+    """Return the lease as it came, without the permission to pull its image: no later process runs the job."""
+    if lease.job.oci is None:
+        return lease.sent
+    job = lease.sent["job"]
+    return lease.sent | {"job": job | {"oci": job["oci"] | {"pull_token": ""}}}
+
+
 def _header(entry: SpoolEntry) -> bytes:
-    digest = hashlib.sha256(entry.payload).hexdigest()
-    header = {"version": 1, "server": entry.server, "claim": entry.lease.sent, "final": entry.final, "sha256": digest}
+    claim, digest = _claim(entry.lease), hashlib.sha256(entry.payload).hexdigest()
+    header = {"version": 1, "server": entry.server, "claim": claim, "final": entry.final, "sha256": digest}
     return json.dumps(header).encode()  # one line: JSON escapes newlines
 
 

@@ -45,6 +45,24 @@ def test_a_lease_is_found_by_the_next_life_until_it_is_forgotten(tmp_path: Path)
     assert list(tmp_path.iterdir()) == []
 
 
+def test_the_permission_to_pull_an_image_is_on_no_disk(tmp_path: Path) -> None:
+    body, spool = claim_body(job_type="oci", source=None), ResultSpool(tmp_path)
+    body["job"]["oci"] = {
+        "config": {"project": "web", "digest": f"sha256:{'0' * 64}", "timeout": 60},
+        "machine": {"cpu": 1, "memory": 1, "disk": 1, "network": False},
+        "pull_token": "eyJ-secret",
+    }
+    lease = wire.lease(body)
+    assert lease.job.oci.pull_token == "eyJ-secret"
+    entry = SpoolEntry("http://127.0.0.1:1", lease, {}, b"")
+    spool.keep_lease(entry.server, lease)
+    (left,) = spool.abandoned_leases(entry.server)
+    spool.put(entry)
+    (found,) = spool.pending()
+    assert left.lease_id == found.lease.lease_id == lease.lease_id
+    assert [b"eyJ-secret" in path.read_bytes() for path in tmp_path.iterdir()] == [False, False]
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"version": 1, "server": "x", "claim": {}}'])
 def test_a_lease_that_cannot_be_read_is_left_to_expire(tmp_path: Path, text: str) -> None:
     (tmp_path / "rtj_01jjob.1.lease").write_text(text)
