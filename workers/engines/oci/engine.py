@@ -88,6 +88,8 @@ class OciEngine(BubblewrapEngine):
         super().clean(slots)
         if self.volumes:
             self.cache.close(self.volumes)
+        if self.id_maps:
+            self.id_maps.close()
 
     def shortage(self, folder: Path) -> str | None:
         while found := super().shortage(folder):

@@ -23,6 +23,12 @@ from workers.engines.sandbox import self_test
 PERL = "/usr/lib/x86_64-linux-gnu/perl-base"
 
 
+def open_files():
+    for link in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            yield link.readlink()
+
+
 def test_the_user_is_that_of_the_image(bench):
     wanted = {
         "": "0 0 /root",
@@ -62,6 +68,8 @@ def test_the_command_has_the_whole_image_for_itself(bench):
             assert re.search(r'openat\(AT_FDCWD</made/here>, "/home/app/own".* = 3</home/app/own>', trace)
             assert str(bench.base) not in trace
         assert (tree.path / "home/app/own").read_text() == "mine\n"
+    bench.engine.clean(range(4))
+    assert [link for link in map(str, open_files()) if link.startswith("user:")] == []
 
 
 def test_links_of_an_image_lead_nowhere_else(bench):
