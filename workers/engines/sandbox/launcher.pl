@@ -100,6 +100,7 @@ sub hide_mounts {
     must("bounding capability $_", syscall 157, 24, $_, 0, 0, 0) for 18, 21, 8;    # SYS_CHROOT, SYS_ADMIN, SETPCAP
     my ($header, $none) = (pack('L l', 0x20080522, 0), pack('L6', (0) x 6));
     must("capabilities", syscall 126, $header, $none);
+    @INC = ();    # from here on they would be those of the image
 }
 
 # Pid 1 runs under the job's own uid, so the job must not be able to control it. Its memory, registers and descriptors
