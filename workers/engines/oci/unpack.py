@@ -146,6 +146,19 @@ def remove(folder: int, name: str) -> None:
     os.rmdir(name, dir_fd=folder)
 
 
+class Entry(tarfile.TarInfo):
+    """An entry whose header must be valid: without it `tarfile` ends the archive at a bad header, in silence."""
+
+    @classmethod
+    def fromtarfile(cls, archive: tarfile.TarFile) -> "Entry":
+        try:
+            return super().fromtarfile(archive)
+        except tarfile.HeaderError as error:
+            if type(error).__name__ in ("EOFHeaderError", "EmptyHeaderError"):  # an end, with its mark or without
+                raise
+            raise tarfile.ReadError(str(error)) from None
+
+
 class Layer:
     """One layer while it is applied."""
 
@@ -155,7 +168,7 @@ class Layer:
         self.left_out: list[str] = []
 
     def apply(self, stream: "Decompressed") -> None:
-        with tarfile.open(None, "r|", stream, BLOCK, errorlevel=2) as archive:  # type: ignore[call-overload]  # it only reads
+        with tarfile.open(None, "r|", stream, BLOCK, tarinfo=Entry, errorlevel=2) as archive:  # type: ignore[call-overload]  # it only reads
             for entry in archive:
                 archive.members = []  # else it keeps all entries in memory
                 self._add(archive, entry)

@@ -80,6 +80,11 @@ REFUSED = {
     "a bomb of files": ([layer(*[entry(f"srv/{n}") for n in range(SMALL.max_inodes + 100)])], "too large"),
     "no archive": ([compressed(b"no archive" * 100)], "Layer 1 is no valid archive"),
     "a cut archive": ([compressed(archive(entry("srv/a", b"x" * 3000))[:2048])], "Layer 1 is no valid archive"),
+    "a bad header": (
+        [compressed(archive(entry("a"))[:512] + b"bad" * 200 + bytes(1448))],
+        "Layer 1 is no valid archive",
+    ),
+    "a cut header": ([compressed(archive(entry("a"))[:700])], "Layer 1 is no valid archive"),
     "no gzip": ([type(SRV)(b"no gzip", "gzip", SRV.diff_id)], "Layer 1 is no valid archive"),
     "cut gzip": ([type(SRV)(SRV.content[:-20], "gzip", SRV.diff_id)], "Layer 1 is no valid archive"),
     "no zstd": ([type(SRV)(b"no zstd", "zstd", SRV.diff_id)], "Layer 1 is no valid archive"),
@@ -174,6 +179,7 @@ UNPACKED = {
     "zstd": ([layer(entry("z", b"zstd"), compression="zstd")], inside("z", text="zstd")),
     "uncompressed": ([layer(entry("z", b"tar"), compression="none")], inside("z", text="tar")),
     "gzip of two members": ([two_members(archive(entry("z", b"two" * 999)))], inside("z", text="two" * 999)),
+    "no end": ([compressed(archive(entry("a", b"x"))[:1024])], inside("a", text="x")),
     "hard links": ([layer(entry("a", b"x"), hard_link("b", "/a")), layer(hard_link("c", "b"))], inside("c", text="x")),
     "127 layers": ([layer(entry(f"l{n}", b"x")) for n in range(127)], inside("l126", text="x")),
 }
