@@ -120,8 +120,8 @@ BREAKER = {
     #: After this time one job may start, to test whether the cause is gone.
     "cool_down_seconds": env.int("BREAKER_COOL_DOWN_SECONDS", default=60),
     #: Job types, separated by commas, whose own failures count, too: `command_failed`, `checkout_failed`,
-    #: `command_not_found`, `image_pull_failed`, `result_unreadable`. Otherwise only failures of the classes `worker`,
-    #: `infrastructure` and `policy` count.
+    #: `command_not_found`, `image_pull_failed`, `image_invalid`, `result_unreadable`. Otherwise only failures
+    #: of the classes `worker`, `infrastructure` and `policy` count.
     "job_failures": env.list("BREAKER_JOB_FAILURES", default=[]),
     #: An organization whose breaker opens is in incident mode for so long; 0: it is not.
     "incident_mode_seconds": env.int("BREAKER_INCIDENT_MODE_SECONDS", default=0),

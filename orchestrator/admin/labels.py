@@ -25,6 +25,10 @@ FAILURES: dict[str, ReasonLabel] = {
         "The worker could not pull the image.",
         "Check that the image still exists in the registry and fits the machine's architecture, then retry.",
     ),
+    FailureReason.IMAGE_INVALID: ReasonLabel(
+        "The image is invalid.",
+        "The message says what the worker does not accept. Build the image again without it, and push it.",
+    ),
     FailureReason.CHECKOUT_FAILED: ReasonLabel(
         "The checkout of the commit failed.",
         "Check that the commit exists and that the repository is readable without a login, then retry.",

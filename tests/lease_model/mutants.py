@@ -101,7 +101,7 @@ MUTANTS = (
            "since is None"),
     Mutant("a cancel is forgotten", transitions.fail_or_cancel, "job.cancel_requested_at is not None", "False"),
     Mutant("a success after the deadline", job_end._precedes_cancel, "and in_time", ""),
-    SqlMutant("more than it can hold", "least(p_max_jobs, worker.capacity - (", "least(p_max_jobs, p_max_jobs - 0 * ("),
+    SqlMutant("more than it can hold", "number := least(p_max_jobs, number)", "number := p_max_jobs"),
     SqlMutant("a worker gets a job that it cannot run", "p_names[(slot - 1) / p_max_jobs + 1] <> ALL (item.excluded_workers::text[])",
               "true"),
     SqlMutant("the same fence again", "j.fence + 1 AS fence", "greatest(j.fence, 1) AS fence"),

@@ -179,7 +179,7 @@ READ_BY_PRINCIPALS = {
 }  # fmt: skip
 # Written by claims and requests, or displayed only.
 NOT_READ = {
-    "id", "note", "session", "last_seen_at", "offered", "offered_types", "offered_isolation", "created_at",
+    "id", "note", "session", "last_seen_at", "offered", "offered_types", "offered_isolation", "created_at", "leases_from",
     "unready_reason",  # a claim that finds an old value writes it once more
     "agent_version", "name", "archived_at", "modified_at",  # displayed from rows that are read anew; archiving changes the state, too
 }  # fmt: skip

@@ -155,7 +155,7 @@ class TestWhatCounts:
     def test_it_is_the_class_that_counts(self, reason):
         own = {
             *(FailureReason.COMMAND_FAILED, FailureReason.CHECKOUT_FAILED, FailureReason.COMMAND_NOT_FOUND),
-            *(FailureReason.IMAGE_PULL_FAILED, FailureReason.RESULT_UNREADABLE),
+            *(FailureReason.IMAGE_PULL_FAILED, FailureReason.IMAGE_INVALID, FailureReason.RESULT_UNREADABLE),
         }
         assert counts("steps", JobState.FAILED, FAILURE_CLASSES[reason]) is (reason not in own)
 

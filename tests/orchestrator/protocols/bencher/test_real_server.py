@@ -89,11 +89,12 @@ def test_options_needs_no_credentials(server):
     assert (response.status_code, response.text) == (200, "null")
 
 
-def test_a_runner_key_opens_no_endpoint_of_people(server):
+def test_a_runner_key_opens_what_is_for_workers_and_nothing_of_people(server):
     runner = RunnerFactory()
     headers = {"Authorization": f"Bearer {runner.token}"}
     assert message_of(requests.get(f"{server.url}/v0/runners", headers=headers, timeout=30), 400)
-    assert requests.post(f"{server.url}/v1/runtime/leases", json={}, headers=headers, timeout=30).status_code == 401
+    assert requests.get(f"{server.url}/v1/jobs", headers=headers, timeout=30).status_code == 403
+    assert requests.post(f"{server.url}/v1/runtime/leases", json={}, headers=headers, timeout=30).status_code == 400
     assert runner.token not in server.log()
 
 

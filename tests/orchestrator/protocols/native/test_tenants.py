@@ -223,6 +223,9 @@ OF_A_LEASE = [
     ("POST", f"{LEASE}/release", {}),
     ("POST", f"{LEASE}/artifacts", {"name": "a", "size_bytes": 1}),
     ("POST", f"{LEASE}/artifacts/<artifact_id>/close", {"sha256": "0" * 64}),
+    ("POST", f"{LEASE}/steps/start", {}),
+    ("POST", f"{LEASE}/steps/<index>/begin", {"has_failed": False}),
+    ("POST", f"{LEASE}/steps/<index>/end", {"conclusion": "success"}),
     ("POST", f"{LEASE}/caches/restore", CACHE),
     ("POST", f"{LEASE}/caches/save", CACHE | {"size_bytes": 1}),
 ]
@@ -366,6 +369,7 @@ def make_tenants():
         organization=mine, name="mine", event_types=["job.failed"], webhook=webhook, updated_by="client:alice"
     )
     ids = {"job_id": job.job_ulid, "run_id": "run_a", "lease_id": lease.lease_ulid, "limit_id": str(limit.pk)}
+    ids["index"] = "0"
     ids |= {"org_slug": mine.slug, "pool": job.pool, "name": "TOKEN", "job_type": "scan"}
     payload_schemas.set_payload_schema(organization=mine, job_type="scan", document={}, cause=Cause(ALICE))
     ids |= {"pack_id": "simple", "version": register(mine, SIMPLE_PLAN, "simple").version}
