@@ -26,19 +26,23 @@ class Generations:
     """
 
     def __init__(self) -> None:
-        self._later_id: int | None = None  # of a transaction that began after the newest generation was committed
+        # A generation, and the id of a transaction that began after it was committed. Another process may have begun
+        # the newest one, so a generation has a name: its number, and the version before it.
+        self._seen: tuple[int, int] | None = None
+        self._later_id = 0
 
     def renew(self) -> None:
         """Begin a generation if the newest has had its writes, or give up the older ones if that is safe now."""
         newest = LaneGeneration.objects.order_by("-number").first() or LaneGeneration(number=0, oldest=0, began_at=0)
         if newest.number == newest.oldest:
-            self._later_id = None
             written = _value(VERSION)
-            if written - newest.began_at < max(WRITES, Lane.objects.count() + LaneQueue.objects.count()):
+            new = written - newest.began_at
+            if new < WRITES or new < Lane.objects.count() + LaneQueue.objects.count():
                 return
             newest = LaneGeneration.objects.create(number=newest.number + 1, oldest=newest.oldest, began_at=written)
-        if self._later_id is None:
+        if self._seen != (newest.number, newest.began_at):
             self._later_id = _value(NEW_ID)
+            self._seen = (newest.number, newest.began_at)
         if _value(OLDEST_RUNNING) >= self._later_id:
             _move(Lane, "move_lane_heads")
             _move(LaneQueue, "move_queue_heads")

@@ -348,11 +348,13 @@ BEGIN
         CONTINUE WHEN worker.state <> 'active';
         -- Leases of replaced processes count until they end: else a worker could claim its capacity again with each
         -- session. An expired lease does not count, even before the scheduler ends it: nothing can renew it.
-        SELECT worker.capacity - count(*), min(o.id) INTO number, oldest_lease FROM runtime_worker_leases o
-         WHERE o.worker_id = worker.worker_id AND o.status = 'open' AND o.id >= worker.leases_from
-           AND o.expires_at > coalesce(p_now, clock_timestamp());
-        -- One claim in 256 raises the bound of these leases, so that others do not read the versions of all that have
-        -- ended. A later lease gets a higher id: only claims make leases of this worker, under the lock of its row.
+        SELECT worker.capacity - count(*) FILTER (WHERE o.expires_at > coalesce(p_now, clock_timestamp())), min(o.id)
+          INTO number, oldest_lease
+          FROM runtime_worker_leases o
+         WHERE o.worker_id = worker.worker_id AND o.status = 'open' AND o.id >= worker.leases_from;
+        -- One claim in 256 raises the bound of open leases, so that others do not read the versions of all that have
+        -- ended. It stays below one that has expired: a heartbeat may just have renewed that. A later lease gets a higher
+        -- id: only claims make leases of this worker, under the lock of its row.
         IF random() < 1.0 / 256 THEN
             UPDATE workers_worker
                SET leases_from = coalesce(oldest_lease, (SELECT last_value FROM runtime_worker_leases_id_seq))

@@ -6,8 +6,9 @@
 -- * The order begins with a generation. The scheduler process begins a new one after some writes, brings the heads of the
 --   old ones into it, and then lets claims read from the new one on. Old versions stay in old generations.
 --
--- A transaction that makes a head servable writes the newest generation. It must have a transaction id before it reads
--- that: a generation is given up after all transactions have ended that may have read an older number (generations.py).
+-- A transaction that makes a head servable writes the newest generation. It must have a transaction id before the snapshot
+-- with which it reads that: a generation is given up after all transactions have ended that may have read an older number
+-- (generations.py).
 
 -- Returns the generation into which heads are written.
 CREATE OR REPLACE FUNCTION newest_generation() RETURNS integer LANGUAGE plpgsql STABLE AS $$

@@ -36,7 +36,7 @@ BEGIN
         RETURN;
     END IF;
     WITH idle AS (
-        SELECT l.lane_id, l.version FROM lane_heads l
+        SELECT l.lane_id, l.version FROM lane_heads l JOIN lanes k ON k.id = l.lane_id
          WHERE l.lane_id = ANY (locked) AND l.head_id IS NULL AND l.blocked_by IS NULL
            AND l.idle_since <= clock_timestamp() - p_idle
            AND NOT EXISTS (SELECT FROM runtime_jobs j WHERE j.lane_id = l.lane_id AND j.state = 'queued')
@@ -45,7 +45,7 @@ BEGIN
                   AND j.lane_id = ANY (locked)))
            AND l.lane_id <> ALL (ARRAY(SELECT DISTINCT j.lane_id FROM runtime_jobs j
                 WHERE j.state = 'blocked' AND j.lane_id = ANY (locked)))
-         FOR UPDATE SKIP LOCKED
+         FOR UPDATE OF k, l SKIP LOCKED
     ), headless AS (
         DELETE FROM lane_heads l USING idle WHERE l.lane_id = idle.lane_id AND l.version = idle.version
         RETURNING l.lane_id
@@ -77,10 +77,10 @@ BEGIN
         END IF;
     END LOOP;
     WITH empty AS (
-        SELECT q.queue_id, q.version FROM queue_heads q
+        SELECT q.queue_id, q.version FROM queue_heads q JOIN lane_queues k ON k.id = q.queue_id
          WHERE q.queue_id = ANY (locked) AND q.head_id IS NULL AND q.blocked_by IS NULL
            AND NOT EXISTS (SELECT FROM lanes l WHERE l.queue_id = q.queue_id)
-         FOR UPDATE SKIP LOCKED
+         FOR UPDATE OF k, q SKIP LOCKED
     ), headless AS (
         DELETE FROM queue_heads q USING empty WHERE q.queue_id = empty.queue_id AND q.version = empty.version
         RETURNING q.queue_id

@@ -3,20 +3,23 @@
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from datetime import timedelta
 
 import psycopg
 import pytest
 from django.db import connection, transaction
 
-from leases.models import LaneGeneration, LaneHead, QueueHead
+from leases.models import LaneGeneration, LaneHead, Lease, QueueHead
 from leases.models.lanes import EMPTY
 from leases.scheduling import generations
 from leases.scheduling.generations import Generations
 from orchestrator.audit.runner import run_audit
 from orchestrator.processes.scheduler import Scheduler
 from orchestrator.services import claiming, job_end
+from runtime_jobs.db_time import database_now
 from tests.factories import ProjectFactory, WorkerFactory, claimed, offer, submitted
 from tests.live_server import eventually
+from workers.models import Worker
 
 TABLES = ("lane_heads", "queue_heads", "runtime_worker_leases")
 
@@ -122,6 +125,41 @@ def test_a_generation_stays_while_a_transaction_may_write_into_it(few_writes, mo
     eventually(lambda: renewed.renew() or live() == (1, 1))
     assert claimed(worker).job.pk == other.pk
     assert [str(finding) for finding in run_audit()] == []
+
+
+def test_a_process_that_leads_again_waits_for_transactions_of_the_newest_generation(few_writes, monkeypatch):
+    """It had begun a generation; another process gave the older one up, and began the next one."""
+    job = submitted(ProjectFactory())
+    first, second = Generations(), Generations()
+    with monkeypatch.context() as blocked:
+        blocked.setattr(generations, "OLDEST_RUNNING", "0")  # as if a transaction ran all the time
+        write_heads()
+        first.renew()
+    assert live() == (0, 1)
+    eventually(lambda: second.renew() or live() == (1, 1))
+    LaneHead.objects.filter(lane_id=job.lane_id).update(head_id=None, head_at=None, scan_from=EMPTY)
+    QueueHead.objects.filter(head_id=job.pk).update(head_id=None, head_at=None)
+    with entered(job):
+        write_heads()
+        second.renew()
+        first.renew()
+        assert live() == (1, 2)
+    eventually(lambda: first.renew() or live() == (2, 2))
+    assert claimed(WorkerFactory()).job.pk == job.pk
+
+
+def test_the_bound_of_leases_stays_below_one_that_has_expired():
+    """A heartbeat may have renewed it, and not be committed."""
+    worker = WorkerFactory(capacity=10)
+    for _ in range(5):
+        submitted(ProjectFactory())
+    expired = claimed(worker).lease
+    Lease.objects.filter(pk=expired.pk).update(expires_at=database_now() - timedelta(seconds=1))
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT setseed(0.54)")  # the third claim raises the bound
+    for _ in range(4):
+        claimed(worker)
+    assert Worker.objects.get(pk=worker.pk).leases_from == expired.pk
 
 
 def test_the_scheduler_process_renews_them(few_writes):
