@@ -163,8 +163,8 @@ def test_hostile_files_fail_their_step_and_a_cancel_ends_the_job(workflows: Work
     assert log_of(job, 3) == "[GITHUB_ENV: The step has replaced the file.]\n"
     assert log_of(job, 4) == "[GITHUB_PATH: The file has more than 262,144 bytes.]\n"
     assert log_of(job, 5) == "[GITHUB_ENV: A step may not set LD_PRELOAD.]\n"
-    assert log_of(job, 8) == "[The working directory ../.. is no directory here.]\n"
-    assert log_of(job, 9) == "[The working directory missing is no directory here.]\n"
+    assert log_of(job, 8) == "[The working directory is no directory in the workspace.]\n"
+    assert log_of(job, 9) == "[The working directory is no directory in the workspace.]\n"
     assert log_of(job, 6) == "[The secret MISSING does not exist.]\n"
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from workers.agent.checkout import CheckoutFailed, open_directory
+from workers.agent.http.client import encoded
 from workers.agent.http.wire import StepPayload
 from workers.agent.object_transfer import open_below
 from workers.agent.outcomes import JobFailed, check_outcome
@@ -25,7 +26,10 @@ CHECKOUT = "actions/checkout@"
 CHECKOUT_VALUES = ("fetch-depth", "persist-credentials")
 FOLDER = ".workflow"  # in the home of the job
 MAX_FILE_BYTES = 256 << 10  # of each command file of a step
-MAX_STATE_BYTES = 512 << 10  # of all that steps leave for later ones, as it is sent with each step
+MAX_STATE_BYTES = 512 << 10  # of all that steps leave for later ones, as it is sent with each step: 1 MiB are read
+MAX_VARIABLE_BYTES = 128 << 10  # of NAME=VALUE and a NUL: Linux starts no program with a longer one
+MAX_PATH_BYTES = 64 << 10  # of all that steps put before PATH
+MAX_MESSAGE_LENGTH = 1000
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # What a step must not set for later ones: what describes the run, and what a program loads code by.
 RESERVED = re.compile(r"(GITHUB_|SHITHUB_|RUNNER_|ACTIONS_).*|CI|NODE_OPTIONS|LD_.*|BASH_ENV|ENV", re.DOTALL)
@@ -67,7 +71,10 @@ class WorkflowStepLog(Protocol):
 
 
 class CommandFileError(Exception):
-    """A command file of a step cannot be read. The text says why."""
+    """A command file of a step cannot be read.
+
+    The text says why, without a value that the step has written: the message of a failure is not masked.
+    """
 
 
 @dataclass
@@ -78,11 +85,12 @@ class LeftValues:
     paths: list[str] = field(default_factory=list)
     steps: dict[str, dict[str, Any]] = field(default_factory=dict)
 
-    @property
-    def size(self) -> int:
-        outputs = [text for step in self.steps.values() for pair in step["outputs"].items() for text in pair]
-        texts = [*self.env, *self.env.values(), *self.paths, *outputs]
-        return sum(len(text.encode()) + 8 for text in texts)
+    def require_limits(self) -> None:
+        """Raise CommandFileError if a request or the environment of a program cannot hold these."""
+        if len(":".join(self.paths).encode()) > MAX_PATH_BYTES:
+            raise CommandFileError(f"The steps left more than {counted(MAX_PATH_BYTES, 'byte')} in GITHUB_PATH.")
+        if len(encoded({"env": self.env, "steps": self.steps})) > MAX_STATE_BYTES:
+            raise CommandFileError(f"The steps left more than {counted(MAX_STATE_BYTES, 'byte')} for later steps.")
 
 
 @dataclass
@@ -147,8 +155,9 @@ class StepSequence:
         try:
             self._execute_order(index, order, log, deadline)
         except JobFailed as failure:
-            log.note(str(failure))
-            return JobFailed(failure.reason, f"{self._named(index)}: {failure}", failure.exit_code)
+            message = one_line(f"{self._named(index)}: {failure}", MAX_MESSAGE_LENGTH)
+            log.note(one_line(failure, MAX_MESSAGE_LENGTH))
+            return JobFailed(failure.reason, message, failure.exit_code)
         finally:
             log.close()
         return None
@@ -175,8 +184,8 @@ class StepSequence:
             with open_directory(self.first.workspace, order.working_directory):
                 pass
         except CheckoutFailed:
-            named = one_line(order.working_directory, 100)
-            raise JobFailed("command_failed", f"The working directory {named} is no directory here.") from None
+            # It is not named: it may be an output of a step.
+            raise JobFailed("command_failed", "The working directory is no directory in the workspace.") from None
         spec = replace(
             self.first,
             argv=("sh", "-c", _BEGIN, "sh", order.run, ":".join(reversed(self.left.paths)), order.shell),
@@ -212,19 +221,21 @@ class StepSequence:
             CommandFileError: A file is no regular file, too long or malformed, or all values are too many.
         """
         folder = self.first.workspace.with_name(f"{self.first.workspace.name}.private") / "home"
-        for name, value in parse_assignments(read_command_file(folder, "ENV"), "GITHUB_ENV").items():
+        env = parse_assignments(read_command_file(folder, "ENV"), "GITHUB_ENV")
+        for name in env:
             if RESERVED.fullmatch(name):
-                raise CommandFileError(f"GITHUB_ENV: A step may not set {name}.")
-            self.left.env[name] = value
+                raise CommandFileError(f"GITHUB_ENV: A step may not set {one_line(name, 40)}.")
         outputs = parse_assignments(read_command_file(folder, "OUTPUT"), "GITHUB_OUTPUT")
-        if order.step_id:
-            self.left.steps[order.step_id]["outputs"] = outputs
         paths = [line for line in read_command_file(folder, "PATH").splitlines() if line.strip()]
-        self.left.paths += paths
+        if any("\0" in path for path in paths):
+            raise CommandFileError("GITHUB_PATH: The file contains NUL.")
         if summary := read_command_file(folder, "STEP_SUMMARY").strip():
             log.note(f"summary\n{summary}\n")
-        if self.left.size > MAX_STATE_BYTES:
-            raise CommandFileError(f"The steps left more than {counted(MAX_STATE_BYTES, 'byte')} for later steps.")
+        left = LeftValues(self.left.env | env, self.left.paths + paths, dict(self.left.steps))
+        if order.step_id:
+            left.steps[order.step_id] = left.steps[order.step_id] | {"outputs": outputs}
+        left.require_limits()
+        self.left = left
 
     def _timeout(self) -> JobFailed | None:
         try:
@@ -262,31 +273,33 @@ def parse_assignments(text: str, file: str) -> dict[str, str]:
     """Return the values by name of lines `NAME=VALUE`, and of several lines after `NAME<<END` up to a line `END`.
 
     Raises:
-        CommandFileError: A line is neither, an end is missing, or a name is no identifier.
+        CommandFileError: A line is neither, an end is missing, a name is no identifier, or a value is no variable's.
     """
     found: dict[str, str] = {}
-    lines = iter(text.split("\n"))
-    for number, line in enumerate(lines, 1):
+    lines = enumerate(text.split("\n"), 1)
+    for number, line in lines:
         if not line.strip():
             continue
         if heredoc := _HEREDOC.fullmatch(line):
             name, end = heredoc[1], heredoc[2]
-            value: list[str] = []
-            for inner in lines:
-                if inner == end:
+            inner: list[str] = []
+            for _, inner_line in lines:
+                if inner_line == end:
                     break
-                value.append(inner)
+                inner.append(inner_line)
             else:
-                raise CommandFileError(f"{file}: The end {one_line(end, 40)} of {one_line(name, 40)} is missing.")
-            found[name] = "\n".join(value)
+                raise CommandFileError(f"{file}: The end of the value that begins in line {number} is missing.")
+            value = "\n".join(inner)
         else:
-            name, separator, rest = line.partition("=")
+            name, separator, value = line.partition("=")
             if not separator:
                 raise CommandFileError(f"{file}: Line {number} is neither NAME=VALUE nor NAME<<END.")
-            found[name] = rest
-    for name, value_ in found.items():
         if not VARIABLE.fullmatch(name) and not (file.endswith("OUTPUT") and re.fullmatch(r"[A-Za-z_][\w-]*", name)):
-            raise CommandFileError(f"{file}: {one_line(name, 40)!r} is no name.")
-        if "\0" in value_:
-            raise CommandFileError(f"{file}: The value of {name} contains NUL.")
+            raise CommandFileError(f"{file}: Line {number} begins with no name.")
+        if "\0" in value:
+            raise CommandFileError(f"{file}: The value of {one_line(name, 40)} contains NUL.")
+        if len(f"{name}={value}\0".encode()) > MAX_VARIABLE_BYTES:
+            limit = counted(MAX_VARIABLE_BYTES, "byte")
+            raise CommandFileError(f"{file}: The value of {one_line(name, 40)} has {limit} or more.")
+        found[name] = value
     return found

@@ -1,0 +1,113 @@
+"""The steps of a workflow job, with scripted orders of the server and an engine that writes command files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from workers.agent.http.client import encoded
+from workers.agent.http.wire import StepPayload, step_order
+from workers.agent.workflow_job import (
+    MAX_STATE_BYTES,
+    MAX_VARIABLE_BYTES,
+    CommandFileError,
+    StepSequence,
+    parse_assignments,
+)
+from workers.engines.contract import MountPoints, RunLimits, RunResult, RunSpec
+
+SECRET = "hunter2-correct-horse"
+
+
+class Scene:
+    """Steps of one job. `files` are the command files that each script leaves, by their names."""
+
+    def __init__(self, root: Path, *files: Mapping[str, str], **order: Any) -> None:
+        self.files, self.order = files, order
+        self.states: list[dict[str, Any]] = []
+        self.specs: list[RunSpec] = []
+        self.log: list[str] = []
+        self.home = root / "job.private" / "home"
+        (root / "job").mkdir()
+        self.home.mkdir(parents=True)
+        spec = RunSpec(argv=(), workspace=root / "job", slot=0, timeout_seconds=60, limits=RunLimits())
+        self.steps = StepSequence(
+            self, len(files), spec, MountPoints(), lambda _: self, self.execute, lambda _: None, lambda _: None
+        )  # fmt: skip
+
+    def begin_step(self, index: int, state: dict[str, Any]) -> StepPayload:
+        self.states.append(state)
+        order = {"is_skipped": False, "run": "true", "step_id": f"s{index}", "continue_on_error": True}
+        return step_order(order | self.order)
+
+    def end_step(self, index: int, conclusion: str) -> None:
+        self.log.append(conclusion)
+
+    def note(self, text: str) -> None:
+        self.log.append(text)
+
+    def close(self) -> None:
+        pass
+
+    def execute(self, index: int, spec: RunSpec) -> RunResult:
+        self.specs.append(spec)
+        folder = self.home / ".workflow"
+        folder.mkdir(exist_ok=True)
+        for name in ("ENV", "OUTPUT", "PATH", "STEP_SUMMARY"):
+            (folder / name).write_text(self.files[index].get(name, ""))
+        return RunResult("exited", exit_code=0)
+
+
+def test_a_command_file_is_refused_by_line_and_bounded_names(tmp_path: Path) -> None:
+    """The message of a failure is not masked: it has no text that the step has written."""
+    long_name = "A" * 300
+    for text, expected in {
+        f"A<<{SECRET}\nx": "GITHUB_ENV: The end of the value that begins in line 1 is missing.",
+        f"{SECRET} ": "GITHUB_ENV: Line 1 is neither NAME=VALUE nor NAME<<END.",
+        f"A<<E\n1\n2\nE\n{SECRET}=1": "GITHUB_ENV: Line 5 begins with no name.",
+        f"{long_name}=\0": f"GITHUB_ENV: The value of {'A' * 39}… contains NUL.",
+        f"B={'é' * (MAX_VARIABLE_BYTES // 2)}": "GITHUB_ENV: The value of B has 131,072 bytes or more.",
+    }.items():
+        with pytest.raises(CommandFileError) as refused:
+            parse_assignments(text, "GITHUB_ENV")
+        assert str(refused.value) == expected
+    longest = "x" * (MAX_VARIABLE_BYTES - len("B=\0"))
+    assert parse_assignments(f"B={longest}", "GITHUB_ENV") == {"B": longest}
+
+    scene = Scene(tmp_path, {"ENV": f"GITHUB_{long_name}=1"}, {"PATH": "/a\0b"}, {"PATH": "/a\n" * 30_000})
+    scene.steps.run()
+    assert scene.log == [
+        f"GITHUB_ENV: A step may not set GITHUB_{'A' * 32}….", "failure",
+        "GITHUB_PATH: The file contains NUL.", "failure",
+        "The steps left more than 65,536 bytes in GITHUB_PATH.", "failure",
+    ]  # fmt: skip
+
+
+def test_the_message_of_a_failure_is_one_bounded_line_without_values(tmp_path: Path) -> None:
+    for name, order, message in (
+        ("error", {"error": "a\nb " + "x" * 5000}, f"Step 1 of 1: a b {'x' * 982}…"),
+        ("place", {"working_directory": SECRET}, "Step 1 of 1: The working directory is no directory in the workspace."),
+    ):  # fmt: skip
+        (tmp_path / name).mkdir()
+        scene = Scene(tmp_path / name, {}, **order, continue_on_error=False)
+        result = scene.steps.run()
+        assert (result["reason"], result["message"]) == ("command_failed", message)
+        assert len(result["message"]) <= 1000
+        assert SECRET not in "".join(scene.log)
+
+
+def test_what_a_step_leaves_counts_as_it_is_sent_and_counts_wholly_or_not(tmp_path: Path) -> None:
+    """A sign of two bytes is six in the request, which the server reads up to a size."""
+    half = {"ENV": f"A={'é' * 45_000}", "OUTPUT": "out=1"}
+    scene = Scene(tmp_path, half, {"ENV": f"B={'é' * 45_000}", "OUTPUT": "out=2", "PATH": "/bin2"}, {})
+    scene.steps.run()
+    assert scene.log == ["success", "The steps left more than 524,288 bytes for later steps.", "failure", "success"]
+    assert all(len(encoded(state)) < MAX_STATE_BYTES + 1000 for state in scene.states)
+    last = scene.states[-1]
+    assert list(last["env"]) == ["A"]
+    assert last["steps"]["s0"] == {"outcome": "success", "conclusion": "success", "outputs": {"out": "1"}}
+    assert (last["steps"]["s1"]["outcome"], last["steps"]["s1"]["outputs"]) == ("failure", {})
+    assert "/bin2" not in scene.specs[-1].argv
