@@ -155,7 +155,7 @@ class JobRunner:
         if self._job.steps is not None:
             self._submit_result(self._run_steps(self._job.steps, workspace), b"")
         elif self._job.workflow is not None:
-            self._submit_result(self._run_workflow(workspace), b"")
+            self._submit_result(self._with_refusals(lambda: self._run_workflow(workspace)), b"")
         elif self._job.oci is not None:
             self._submit_result(self._run_image(self._job.oci, workspace), b"")
         elif self._job.execution is not None:
@@ -323,12 +323,26 @@ class JobRunner:
             checkout=lambda values: self._check_out_step(started, workspace, values),
             progress=lambda progress: self._context.heartbeat.report_progress(self._active, progress),
         )
+        self._raise_if_stopped()
+        # A step that has ended does not run again, so from here on the job is not released.
+        self._command_started = True
+        self._report_phase("executing")
         try:
             return job.run()
         finally:
             self._trimmer.flush()
             if logs:
                 logs[max(logs)].shipper.close(within=self._flush_seconds())
+
+    @staticmethod
+    def _with_refusals(call: Callable[[], T]) -> T:
+        """Call, and end the job if the server refuses a message about its steps: nobody else would."""
+        try:
+            return call()
+        except LeaseRejected:
+            raise
+        except RequestRejected as refusal:
+            raise JobFailed("worker_error", f"The server refused a step: {one_line(refusal, 300)}") from None
 
     def _check_out_step(self, started: StartedSteps, workspace: Path, values: Mapping[str, str]) -> None:
         """Replace the content of the workspace by the commit of the run, with the worker's own git.

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from workers.agent.http.client import encoded
+from tests.workers.agent.benches import a_bench
+from tests.workers.agent.conftest import claim_body
+from tests.workers.agent.scripted import Answer, ScriptedServer, problem
+from workers.agent.context import WorkerContext
+from workers.agent.http import wire
+from workers.agent.http.client import OrchestratorClient, encoded
 from workers.agent.http.wire import StepPayload, step_order
+from workers.agent.job_runner import JobRunner
 from workers.agent.workflow_job import (
     MAX_STATE_BYTES,
     MAX_VARIABLE_BYTES,
@@ -17,7 +23,8 @@ from workers.agent.workflow_job import (
     StepSequence,
     parse_assignments,
 )
-from workers.engines.contract import MountPoints, RunLimits, RunResult, RunSpec
+from workers.engines.contract import EngineUnavailable, MountPoints, RunLimits, RunResult, RunSpec
+from workers.engines.null import FLAG, NullEngine
 
 SECRET = "hunter2-correct-horse"
 
@@ -111,3 +118,63 @@ def test_what_a_step_leaves_counts_as_it_is_sent_and_counts_wholly_or_not(tmp_pa
     assert last["steps"]["s0"] == {"outcome": "success", "conclusion": "success", "outputs": {"out": "1"}}
     assert (last["steps"]["s1"]["outcome"], last["steps"]["s1"]["outputs"]) == ("failure", {})
     assert "/bin2" not in scene.specs[-1].argv
+
+
+@pytest.fixture
+def bench(
+    server: ScriptedServer, client: OrchestratorClient, open_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[WorkerContext]:
+    monkeypatch.setenv(FLAG, "1")
+    with a_bench(server, client, open_dir, NullEngine()) as made:
+        yield made
+
+
+def run_job(bench: WorkerContext, server: ScriptedServer, *orders: Answer, **answers: Answer) -> list[str]:
+    """Run a job whose steps have these orders, and return the calls of its worker from the start of the steps on."""
+    body = claim_body(job_type="actions", source=None, heartbeat_interval_seconds=60)
+    del body["job"]["execution"]
+    body["job"]["actions"] = {
+        "job_key": "build", "timeout_seconds": 60, "allow_network": False, "least_isolation": "none", "egress": [],
+    }  # fmt: skip
+    started = {"repository": "alice/demo", "head_sha": "a" * 40, "checkout_token": "t", "step_count": len(orders)}
+    server.on("start", Answer(200, started))
+    server.on("begin", *orders)
+    for call, answer in answers.items():
+        server.on(call, answer)
+    server.asked.clear()
+    JobRunner(bench, wire.lease(body), slot=0).run()
+    calls = [asked.call if asked.call != "report" else asked.json["phase"] for asked in server.asked]
+    return [call for call in calls if call not in ("logs", "heartbeat")][1:]
+
+
+SKIPPED = Answer(200, {"is_skipped": True})
+
+
+def test_a_job_runs_from_its_first_step_on_and_is_not_released(bench: WorkerContext, server: ScriptedServer) -> None:
+    """Else another worker runs again what has ended, such as a deployment."""
+    calls = run_job(bench, server, SKIPPED)
+    assert calls == ["checking_out", "start", "executing", "begin", "complete"]
+    failing = Answer(200, {"is_skipped": False, "run": "true"})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bench.engine, "run", lambda *_, **__: raise_(EngineUnavailable("gone")))
+        calls = run_job(bench, server, SKIPPED, failing)
+    assert calls[-1] == "fail"
+    (failed,) = server.received("fail")
+    assert failed.json["result"]["reason"] == "sandbox_unavailable"
+
+
+def test_a_job_whose_step_is_refused_ends_with_the_words_of_the_server(
+    bench: WorkerContext, server: ScriptedServer
+) -> None:
+    error = Answer(200, {"is_skipped": False, "error": "no", "continue_on_error": True})
+    refusal = problem(409, "illegal_move", detail="The step has ended.")
+    for call in ("start", "begin", "end"):
+        assert run_job(bench, server, error, **{call: refusal})[-1] == "fail", call
+        (failed,) = server.received("fail")
+        result = failed.json["result"]
+        assert result["reason"] == "worker_error"
+        assert result["message"] == "The server refused a step: 409 illegal_move: The step has ended."
+
+
+def raise_(error: Exception) -> None:
+    raise error
