@@ -352,9 +352,9 @@ class JobRunner:
         depth = values.get("fetch-depth", "1")
         if not re.fullmatch("[0-9]{1,9}", depth):
             raise JobFailed("checkout_failed", "fetch-depth is a number of commits, or 0 for all.")
-        self._context.folder.empty(workspace)
         url = f"{self._context.client.server}/{started.repository}.git"
         try:
+            self._context.folder.empty(workspace)
             self._context.checkout.fetch(
                 url,
                 started.head_sha,

@@ -8,6 +8,7 @@ import stat
 import subprocess
 from pathlib import Path
 
+from workers.agent.checkout import CheckoutFailed
 from workers.agent.errors import WorkerStartError
 from workers.agent.slots import locked
 
@@ -66,9 +67,20 @@ class WorkFolder:
 
     @staticmethod
     def empty(folder: Path) -> None:
-        """Remove what is in a folder. No process of the job runs."""
-        for path in folder.iterdir():
-            _succeeds(_removal(path))
+        """Remove what is in a folder. No process of the job runs.
+
+        Raises:
+            CheckoutFailed: Something is left.
+        """
+        _succeeds(["chmod", "u+rwx", "--", str(folder)])  # see `_removed`
+        try:
+            for path in folder.iterdir():
+                _removed(path)
+            is_empty = not any(folder.iterdir())
+        except OSError:
+            is_empty = False
+        if not is_empty:
+            raise CheckoutFailed("What the steps before have left in the workspace cannot be removed.")
 
     def remove_workspace(self, workspace: Path) -> None:
         """Remove the workspace and the engine's directory beside it. Errors are logged, not raised."""
@@ -88,12 +100,16 @@ class WorkFolder:
 
 
 def _remove(path: Path) -> None:
+    if not _removed(path):
+        logger.error("workspace not removed: its disk space stays in use path=%s", path)
+
+
+def _removed(path: Path) -> bool:
     if _succeeds(_removal(path)):
-        return
+        return True
     if not path.is_symlink():  # a job of our own account may have closed its directories to itself
         _succeeds(["chmod", "-R", "u+rwX", "--", str(path)])
-    if not _succeeds(_removal(path)):
-        logger.error("workspace not removed: its disk space stays in use path=%s", path)
+    return _succeeds(_removal(path))
 
 
 def _removal(path: Path) -> list[str]:

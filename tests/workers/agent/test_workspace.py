@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from workers.agent.checkout import CheckoutFailed
 from workers.agent.errors import WorkerStartError
 from workers.agent.workspace import WorkFolder
 
@@ -97,6 +98,31 @@ def test_directories_that_a_job_has_closed_to_itself_are_removed(folder: WorkFol
     (place / "closed").chmod(0o500)
     folder.remove_workspace(place)
     assert list(folder.jobs.iterdir()) == []
+
+
+def test_a_folder_is_emptied_or_refused(folder: WorkFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """git of the worker begins in it: a repository that is left there may name programs."""
+    place = folder.make_workspace("rtj_1", None)
+    (place / ".git" / "in").mkdir(parents=True)
+    (place / ".git" / "in").chmod(0)
+    (place / ".git").chmod(0o500)
+    place.chmod(0)
+    real = subprocess.run
+
+    def run(command: list[str], **options: Any) -> Any:
+        # Root removes what is closed; any other account does not.
+        is_open = place.stat().st_mode & (place / ".git").stat().st_mode & stat.S_IWUSR
+        if command[0] == "rm" and not is_open:
+            return subprocess.CompletedProcess(command, 1)
+        return real(command, **options)
+
+    monkeypatch.setattr(subprocess, "run", run)
+    folder.empty(place)
+    assert list(place.iterdir()) == []
+    (place / ".git").mkdir()
+    monkeypatch.setattr(subprocess, "run", lambda command, **_: subprocess.CompletedProcess(command, 1))
+    with pytest.raises(CheckoutFailed, match="cannot be removed"):
+        folder.empty(place)
 
 
 def test_names_that_look_like_options_are_removed(folder: WorkFolder) -> None:
