@@ -7,6 +7,7 @@ step has written there is read without following a link, and up to a limit.
 from __future__ import annotations
 
 import re
+import secrets
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -24,7 +25,7 @@ from workers.engines.contract import MountPoints, RunResult, RunSpec
 CHECKOUT = "actions/checkout@"
 # No credentials are ever left in the workspace.
 CHECKOUT_VALUES = ("fetch-depth", "persist-credentials")
-FOLDER = ".workflow"  # in the home of the job
+FOLDER = ".workflow-{}"  # of the command files of a step, in the home of the job
 MAX_FILE_BYTES = 256 << 10  # of each command file of a step
 MAX_STATE_BYTES = 512 << 10  # of all that steps leave for later ones, as it is sent with each step: 1 MiB are read
 MAX_VARIABLE_BYTES = 128 << 10  # of NAME=VALUE and a NUL: Linux starts no program with a longer one
@@ -36,11 +37,10 @@ RESERVED = re.compile(r"(GITHUB_|SHITHUB_|RUNNER_|ACTIONS_).*|CI|NODE_OPTIONS|LD
 _HEREDOC = re.compile(r"([^=<]+)<<(.+)")
 
 # Makes the command files and begins the script, in the sandbox: only there is the home of the job safe to write to.
-_BEGIN = f"""d=$HOME/{FOLDER}
-rm -rf "$d" && mkdir -p "$d" || exit 125
+_BEGIN = """mkdir -p "$4" || exit 125
 for f in ENV OUTPUT PATH STEP_SUMMARY; do
-  : > "$d/$f" || exit 125
-  export "GITHUB_$f=$d/$f" "SHITHUB_$f=$d/$f"
+  : > "$4/$f" || exit 125
+  export "GITHUB_$f=$4/$f" "SHITHUB_$f=$4/$f"
 done
 [ -z "$2" ] || PATH=$2:$PATH
 export PATH RUNNER_TEMP="$TMPDIR"
@@ -186,16 +186,19 @@ class StepSequence:
         except CheckoutFailed:
             # It is not named: it may be an output of a step.
             raise JobFailed("command_failed", "The working directory is no directory in the workspace.") from None
+        # A step before cannot guess it, so it has left nothing there.
+        folder = FOLDER.format(secrets.token_hex(8))
+        paths = ":".join(reversed(self.left.paths))
         spec = replace(
             self.first,
-            argv=("sh", "-c", _BEGIN, "sh", order.run, ":".join(reversed(self.left.paths)), order.shell),
+            argv=("sh", "-c", _BEGIN, "sh", order.run, paths, order.shell, f"{self.inside.home}/{folder}"),
             environment=self._described() | order.environment,
             working_directory=order.working_directory or ".",
             timeout_seconds=max(deadline - time.monotonic(), 0.001),
         )
         result = self.execute(index, spec)
         try:
-            self._take_files(order, log)
+            self._take_files(folder, order, log)
         except CommandFileError as error:
             raise JobFailed("command_failed", str(error)) from None
         finally:
@@ -214,22 +217,22 @@ class StepSequence:
             "RUNNER_NAME": "runworker",
         }
 
-    def _take_files(self, order: StepPayload, log: WorkflowStepLog) -> None:
+    def _take_files(self, folder: str, order: StepPayload, log: WorkflowStepLog) -> None:
         """Read what the step has left.
 
         Raises:
             CommandFileError: A file is no regular file, too long or malformed, or all values are too many.
         """
-        folder = self.first.workspace.with_name(f"{self.first.workspace.name}.private") / "home"
-        env = parse_assignments(read_command_file(folder, "ENV"), "GITHUB_ENV")
+        home = self.first.workspace.with_name(f"{self.first.workspace.name}.private") / "home"
+        env = parse_assignments(read_command_file(home, folder, "ENV"), "GITHUB_ENV")
         for name in env:
             if RESERVED.fullmatch(name):
                 raise CommandFileError(f"GITHUB_ENV: A step may not set {one_line(name, 40)}.")
-        outputs = parse_assignments(read_command_file(folder, "OUTPUT"), "GITHUB_OUTPUT")
-        paths = [line for line in read_command_file(folder, "PATH").splitlines() if line.strip()]
+        outputs = parse_assignments(read_command_file(home, folder, "OUTPUT"), "GITHUB_OUTPUT")
+        paths = [line for line in read_command_file(home, folder, "PATH").splitlines() if line.strip()]
         if any("\0" in path for path in paths):
             raise CommandFileError("GITHUB_PATH: The file contains NUL.")
-        if summary := read_command_file(folder, "STEP_SUMMARY").strip():
+        if summary := read_command_file(home, folder, "STEP_SUMMARY").strip():
             log.note(f"summary\n{summary}\n")
         left = LeftValues(self.left.env | env, self.left.paths + paths, dict(self.left.steps))
         if order.step_id:
@@ -248,14 +251,14 @@ class StepSequence:
         return f"Step {index + 1} of {self.step_count}"
 
 
-def read_command_file(home: Path, name: str) -> str:
-    """Return the text of a command file, "" if the step has removed it.
+def read_command_file(home: Path, folder: str, name: str) -> str:
+    """Return the text of a command file, "" if the step has removed it or has not begun.
 
     Raises:
         CommandFileError: It is a link or no regular file, or has too many bytes, or is no UTF-8.
     """
     try:
-        with open_below(home, f"{FOLDER}/{name}") as file:
+        with open_below(home, f"{folder}/{name}") as file:
             content = file.read(MAX_FILE_BYTES + 1)
     except FileNotFoundError:
         return ""

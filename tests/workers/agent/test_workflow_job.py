@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import os
+import subprocess
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +32,9 @@ SECRET = "hunter2-correct-horse"
 
 
 class Scene:
-    """Steps of one job. `files` are the command files that each script leaves, by their names."""
+    """Steps of one job. `files` are the command files that each script leaves, by their names, or what executes it."""
 
-    def __init__(self, root: Path, *files: Mapping[str, str], **order: Any) -> None:
+    def __init__(self, root: Path, *files: Mapping[str, str] | Callable[[RunSpec], Any], **order: Any) -> None:
         self.files, self.order = files, order
         self.states: list[dict[str, Any]] = []
         self.specs: list[RunSpec] = []
@@ -42,7 +44,8 @@ class Scene:
         self.home.mkdir(parents=True)
         spec = RunSpec(argv=(), workspace=root / "job", slot=0, timeout_seconds=60, limits=RunLimits())
         self.steps = StepSequence(
-            self, len(files), spec, MountPoints(), lambda _: self, self.execute, lambda _: None, lambda _: None
+            self, len(files), spec, MountPoints(home=str(self.home)), lambda _: self, self.execute,
+            lambda _: None, lambda _: None,
         )  # fmt: skip
 
     def begin_step(self, index: int, state: dict[str, Any]) -> StepPayload:
@@ -61,10 +64,13 @@ class Scene:
 
     def execute(self, index: int, spec: RunSpec) -> RunResult:
         self.specs.append(spec)
-        folder = self.home / ".workflow"
-        folder.mkdir(exist_ok=True)
-        for name in ("ENV", "OUTPUT", "PATH", "STEP_SUMMARY"):
-            (folder / name).write_text(self.files[index].get(name, ""))
+        left = self.files[index]
+        if callable(left):
+            left(spec)
+        else:
+            Path(spec.argv[-1]).mkdir()
+            for name, text in left.items():
+                (Path(spec.argv[-1]) / name).write_text(text)
         return RunResult("exited", exit_code=0)
 
 
@@ -118,6 +124,23 @@ def test_what_a_step_leaves_counts_as_it_is_sent_and_counts_wholly_or_not(tmp_pa
     assert last["steps"]["s0"] == {"outcome": "success", "conclusion": "success", "outputs": {"out": "1"}}
     assert (last["steps"]["s1"]["outcome"], last["steps"]["s1"]["outputs"]) == ("failure", {})
     assert "/bin2" not in scene.specs[-1].argv
+
+
+def test_command_files_are_those_of_the_step_whatever_its_home_is(tmp_path: Path) -> None:
+    """A step that ends before its script begins leaves nothing, also if a step before has left something."""
+
+    def in_shell(spec: RunSpec) -> None:
+        environment = {"PATH": os.defpath, "HOME": str(tmp_path / "elsewhere"), "TMPDIR": str(tmp_path)}
+        subprocess.run(spec.argv, env=environment, cwd=tmp_path, check=True)
+
+    script = 'echo A=1 >> "$GITHUB_ENV"; echo out=1 >> "$SHITHUB_OUTPUT"; echo /bin1 >> "$GITHUB_PATH"'
+    scene = Scene(tmp_path, in_shell, lambda _: None, {}, run=script)
+    scene.steps.run()
+    assert scene.log == ["success"] * 3
+    last = scene.states[-1]
+    assert [last["steps"][step]["outputs"] for step in ("s0", "s1")] == [{"out": "1"}, {}]
+    assert (last["env"], scene.specs[-1].argv[5]) == ({"A": "1"}, "/bin1")
+    assert not (tmp_path / "elsewhere").exists()
 
 
 @pytest.fixture
