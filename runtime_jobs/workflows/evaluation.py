@@ -1,7 +1,7 @@
 """Evaluates expressions of workflow files, as far as their values are known.
 
-Each value carries whether it is tainted: it depends on the event, whose texts a stranger may have written. Operators
-and functions pass the taint on. A tainted value is never pasted into text that a shell reads.
+Each value carries whether it is tainted: it depends on the event, whose texts a stranger may have written, or on a
+secret. Operators and functions pass the taint on. A tainted value is never pasted into text that a shell reads.
 """
 
 import json
@@ -36,7 +36,7 @@ class ExpressionValue:
 
     Attributes:
         value: A text, a boolean, or None for null.
-        is_tainted: The value depends on the event.
+        is_tainted: The value depends on the event or on a secret.
     """
 
     value: str | bool | None
@@ -173,7 +173,7 @@ def _refer(reference: Reference, context: ExpressionContext) -> ExpressionValue:
             secrets = _known(context.secrets, reference)
             if members[0].upper() not in secrets:
                 raise ExpressionError(f"The secret {members[0]} does not exist.")
-            return ExpressionValue(secrets[members[0].upper()])
+            return ExpressionValue(secrets[members[0].upper()], is_tainted=True)
         case "vars":
             return ExpressionValue(_known(context.variables, reference).get(members[0].upper(), ""))
         case "env":

@@ -93,7 +93,7 @@ def render(text: str, context: ExpressionContext) -> ExpressionValue:
 def render_for_shell(text: str, context: ExpressionContext, prefix: str) -> tuple[str, dict[str, str]]:
     """Return a script with the values of its expressions, and variables of the environment that it refers to.
 
-    Tainted values and secrets are not pasted: the script refers to a variable, whose content is no part of a command.
+    Tainted values are not pasted: the script refers to a variable, whose content is no part of a command.
 
     Args:
         text: The script.
@@ -110,7 +110,7 @@ def render_for_shell(text: str, context: ExpressionContext, prefix: str) -> tupl
             parts.append(part)
             continue
         value = evaluate(part.expression, context)
-        if value.is_tainted or any(reference.path[0] == "secrets" for reference in references(part.expression)):
+        if value.is_tainted:
             name = f"{prefix}{len(variables)}"
             variables[name] = value.text
             parts.append(f"${{{name}}}")

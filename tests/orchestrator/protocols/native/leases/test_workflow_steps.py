@@ -18,10 +18,11 @@ jobs:
   build:
     runs-on: linux
     steps:
-      - {run: 'echo "${{ secrets.TOKEN }}"', shell: sh, env: {A: '${{ secrets.TOKEN }}', B: '${{ env.LEFT }}'}}
+      - {run: 'echo "${{ secrets.TOKEN }}" "${{ env.A }}"', shell: sh, env: {A: '${{ secrets.TOKEN }}', B: '${{ env.LEFT }}'}}
       - {run: x, if: failure()}
 """
 SECRET = "hunter2-correct-horse"
+INPUTS = ("SHITHUB_INPUT_0", "SHITHUB_INPUT_1")
 
 
 def put(value):
@@ -57,9 +58,9 @@ def test_steps_see_the_secrets_of_the_start_and_the_log_masks_them(leased):
     call("steps/start")
     order = begin(call, env={"LEFT": "x"}).json()
     assert order == begin(call, env={"LEFT": "x"}).json()
-    assert (order["run"], order["shell"]) == ('echo "${SHITHUB_INPUT_0}"', "sh")
-    found = {name: order["environment"][name] for name in ("A", "B", "SHITHUB_INPUT_0", "GITHUB_JOB")}
-    assert found == {"A": SECRET, "B": "x", "SHITHUB_INPUT_0": SECRET, "GITHUB_JOB": "build"}
+    assert (order["run"], order["shell"]) == ('echo "${SHITHUB_INPUT_0}" "${SHITHUB_INPUT_1}"', "sh")
+    found = {name: order["environment"][name] for name in ("A", "B", "GITHUB_JOB", *INPUTS)}
+    assert found == {"A": SECRET, "B": "x", "GITHUB_JOB": "build"} | dict.fromkeys(INPUTS, SECRET)
     chunk = {"step": 0, "seq": 0, "chunk": base64.b64encode(f"it is {SECRET}\n".encode()).decode()}
     assert call("logs", chunk).json() == {"next_seq": 1, "truncated": False}
     assert call("steps/0/end", {"conclusion": "success"}).status_code == 204
