@@ -22,7 +22,7 @@ from workers.agent.checkout import CheckoutFailed, CheckoutStopped, open_directo
 from workers.agent.context import WorkerContext
 from workers.agent.errors import LeaseRejected, RequestRefused, RequestRejected, ServerUnreachable
 from workers.agent.failpoints import failpoint
-from workers.agent.http.wire import LeasePayload, OciPayload, StartedSteps, StepsPayload
+from workers.agent.http.wire import LeasePayload, OciPayload, StepsPayload
 from workers.agent.image_job import ImageJob, OutputCapture
 from workers.agent.image_pull import ImagePull
 from workers.agent.lease_client import LeaseClient
@@ -297,7 +297,7 @@ class JobRunner:
 
     def _run_workflow(self, workspace: Path) -> dict[str, Any]:
         """Run the steps of a workflow job in one workspace, home and /tmp. Returns the final result."""
-        started = self._client.start_steps()
+        step_count = self._client.start_steps().step_count
         first = replace(self._run_spec(workspace), keeps_home=True)
         logs: dict[int, _StepLog] = {}
 
@@ -315,12 +315,12 @@ class JobRunner:
 
         job = StepSequence(
             self._client,
-            started.step_count,
+            step_count,
             first,
             self._context.engine.mount_points(first),
             open_log,
             execute,
-            checkout=lambda values: self._check_out_step(started, workspace, values),
+            checkout=lambda values: self._check_out_step(workspace, values),
             progress=lambda progress: self._context.heartbeat.report_progress(self._active, progress),
         )
         self._raise_if_stopped()
@@ -344,7 +344,7 @@ class JobRunner:
         except RequestRejected as refusal:
             raise JobFailed("worker_error", f"The server refused a step: {one_line(refusal, 300)}") from None
 
-    def _check_out_step(self, started: StartedSteps, workspace: Path, values: Mapping[str, str]) -> None:
+    def _check_out_step(self, workspace: Path, values: Mapping[str, str]) -> None:
         """Replace the content of the workspace by the commit of the run, with the worker's own git.
 
         A step before may have left a repository whose configuration names programs.
@@ -352,6 +352,7 @@ class JobRunner:
         depth = values.get("fetch-depth", "1")
         if not re.fullmatch("[0-9]{1,9}", depth):
             raise JobFailed("checkout_failed", "fetch-depth is a number of commits, or 0 for all.")
+        started = self._client.start_steps()  # again: the token of the first start lasts for minutes
         url = f"{self._context.client.server}/{started.repository}.git"
         try:
             self._context.folder.empty(workspace)

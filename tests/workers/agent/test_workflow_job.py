@@ -13,6 +13,7 @@ import pytest
 from tests.workers.agent.benches import a_bench
 from tests.workers.agent.conftest import claim_body
 from tests.workers.agent.scripted import Answer, ScriptedServer, problem
+from workers.agent.checkout import Checkout
 from workers.agent.context import WorkerContext
 from workers.agent.http import wire
 from workers.agent.http.client import OrchestratorClient, encoded
@@ -152,7 +153,7 @@ def bench(
         yield made
 
 
-def run_job(bench: WorkerContext, server: ScriptedServer, *orders: Answer, **answers: Answer) -> list[str]:
+def run_job(bench: WorkerContext, server: ScriptedServer, *orders: Answer, **answers: list[Answer]) -> list[str]:
     """Run a job whose steps have these orders, and return the calls of its worker from the start of the steps on."""
     body = claim_body(job_type="actions", source=None, heartbeat_interval_seconds=60)
     del body["job"]["execution"]
@@ -160,10 +161,8 @@ def run_job(bench: WorkerContext, server: ScriptedServer, *orders: Answer, **ans
         "job_key": "build", "timeout_seconds": 60, "allow_network": False, "least_isolation": "none", "egress": [],
     }  # fmt: skip
     started = {"repository": "alice/demo", "head_sha": "a" * 40, "checkout_token": "t", "step_count": len(orders)}
-    server.on("start", Answer(200, started))
-    server.on("begin", *orders)
-    for call, answer in answers.items():
-        server.on(call, answer)
+    for call, given in ({"start": [Answer(200, started)], "begin": orders} | answers).items():
+        server.on(call, *given)
     server.asked.clear()
     JobRunner(bench, wire.lease(body), slot=0).run()
     calls = [asked.call if asked.call != "report" else asked.json["phase"] for asked in server.asked]
@@ -192,11 +191,25 @@ def test_a_job_whose_step_is_refused_ends_with_the_words_of_the_server(
     error = Answer(200, {"is_skipped": False, "error": "no", "continue_on_error": True})
     refusal = problem(409, "illegal_move", detail="The step has ended.")
     for call in ("start", "begin", "end"):
-        assert run_job(bench, server, error, **{call: refusal})[-1] == "fail", call
+        assert run_job(bench, server, error, **{call: [refusal]})[-1] == "fail", call
         (failed,) = server.received("fail")
         result = failed.json["result"]
         assert result["reason"] == "worker_error"
         assert result["message"] == "The server refused a step: 409 illegal_move: The step has ended."
+
+
+def test_each_checkout_has_a_token_of_its_own(bench: WorkerContext, server: ScriptedServer) -> None:
+    """A token lasts for minutes, and the steps before may take hours."""
+    tokens: list[str] = []
+    started = [
+        Answer(200, {"repository": "alice/demo", "head_sha": "a" * 40, "checkout_token": token, "step_count": 2})
+        for token in ("first", "second", "third")
+    ]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Checkout, "fetch", lambda *_, token, **__: tokens.append(token))
+        checkout = Answer(200, {"is_skipped": False, "uses": "actions/checkout@v4"})
+        assert run_job(bench, server, checkout, checkout, start=started)[-1] == "complete"
+    assert tokens == ["second", "third"]
 
 
 def raise_(error: Exception) -> None:
