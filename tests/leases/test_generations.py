@@ -128,7 +128,7 @@ def test_a_generation_stays_while_a_transaction_may_write_into_it(few_writes, mo
 
 
 def test_a_process_that_leads_again_waits_for_transactions_of_the_newest_generation(few_writes, monkeypatch):
-    """It had begun a generation; another process gave the older one up, and began the next one."""
+    """The process had begun a generation; another one gave the older one up, and began the next."""
     job = submitted(ProjectFactory())
     first, second = Generations(), Generations()
     with monkeypatch.context() as blocked:

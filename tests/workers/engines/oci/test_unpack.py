@@ -236,7 +236,7 @@ def test_an_error_of_the_machine_is_not_one_of_the_image(monkeypatch):
 
 
 def test_the_report_of_the_unpacker_is_not_trusted(bench, monkeypatch):
-    """What unpacks a hostile image may be hostile, too."""
+    """A hostile image may have taken the unpacker over."""
     good = {"refused": None, "named": ["x"], "left_out": 1}
     wrong = [
         {"refused": 1},
