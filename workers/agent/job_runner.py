@@ -198,13 +198,20 @@ class JobRunner:
         source, owner = self._job.source, self._context.engine.owner(self._slot)
         workspace = self._workspace = self._make_workspace(owner)
         failpoint("worker.checkout")
-        try:
+        with self._checking_out(workspace):
             if source is not None:
                 self._missing_content = self._context.checkout.fetch(
                     source.repo_url, source.git_commit, into=workspace, owner=owner, stop=self._stop
                 )
             with open_directory(workspace, self._job.work.working_directory):
                 pass  # refused before anything is executed
+        return workspace
+
+    @contextlib.contextmanager
+    def _checking_out(self, workspace: Path) -> Iterator[None]:
+        """Raise JobFailed or JobStopped for what a checkout into the workspace raises."""
+        try:
+            yield
         except CheckoutFailed as failure:
             raise JobFailed("checkout_failed", str(failure)) from None
         except CheckoutStopped:
@@ -212,7 +219,6 @@ class JobRunner:
         except OSError as error:
             self._fail_if_too_large(error, workspace)
             raise
-        return workspace
 
     def _fail_if_too_large(self, error: OSError, workspace: Path) -> None:
         """Raise JobFailed if the repository has filled the slot's volume, and not the worker's own disk."""
@@ -354,7 +360,7 @@ class JobRunner:
             raise JobFailed("checkout_failed", "fetch-depth is a number of commits, or 0 for all.")
         started = self._client.start_steps()  # again: the token of the first start lasts for minutes
         url = f"{self._context.client.server}/{started.repository}.git"
-        try:
+        with self._checking_out(workspace):
             self._context.folder.empty(workspace)
             self._context.checkout.fetch(
                 url,
@@ -365,13 +371,6 @@ class JobRunner:
                 token=started.checkout_token,
                 depth=int(depth),
             )
-        except CheckoutFailed as failure:
-            raise JobFailed("checkout_failed", str(failure)) from None
-        except CheckoutStopped:
-            raise JobStopped from None
-        except OSError as error:
-            self._fail_if_too_large(error, workspace)
-            raise
 
     def _run_image(self, job: OciPayload, workspace: Path) -> dict[str, Any]:
         """Run the iterations of an image. Returns the final result, which names the stored output."""
