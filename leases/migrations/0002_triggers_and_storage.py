@@ -35,7 +35,8 @@ END $$;
 """
 
 # Renewals are the most frequent write: they find room on their own page (HOT). No query looks for the beginning of an
-# id. The ids of lanes, queues and limits begin again after the last one of 32 bits.
+# id. The ids of lanes, queues and limits begin again after the last one of 32 bits. `lane_versions` has no cache: versions
+# of a row must rise.
 STORAGE = """
 ALTER TABLE runtime_worker_leases SET (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.01);
 DROP INDEX runtime_worker_leases_lease_ulid_a348afaf_like;

@@ -1,7 +1,7 @@
 """Generations of heads: the scheduler process begins a new one, and gives up the old ones when no head is in them.
 
-A claim reads the heads of live generations only, so what it reads is bounded by the writes of about two generations,
-however many old versions a snapshot keeps: `leases/sql/heads.sql`.
+A claim reads the heads of live generations only, however many old versions a snapshot keeps: `leases/sql/heads.sql`.
+Two are live for a moment; while a transaction writes for long, the older one stays.
 """
 
 from django.db import connection, transaction
@@ -19,10 +19,10 @@ class Generations:
     """Renews the generations of heads, one step a call. Each piece is a short transaction of its own.
 
     An older generation is given up when no transaction runs that may have read its number as the newest one. Such a
-    transaction had an id before it read the number, so its id is below one that is assigned after the newest generation
-    was committed. (The end of a snapshot would not do: it is the id after the last that has completed, and running
-    transactions have higher ones.) Heads are moved after that: each is then in the newest generation, or is being
-    written into it.
+    transaction had an id before the snapshot with which it read the number. So its id is below one that is assigned
+    after the newest generation was committed. (The end of a snapshot would not do: it is the id after the last that has
+    completed, and running transactions have higher ones.) Heads are moved after that: each is then in the newest
+    generation, or is being written into it.
     """
 
     def __init__(self) -> None:

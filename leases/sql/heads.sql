@@ -66,6 +66,7 @@ BEGIN
 END $$;
 
 -- The functions below name one head a statement: a join would read all versions if the statistics say that there are few.
+-- Lanes and queues have a function each: PL/pgSQL plans a statement anew at each call if a table is an argument.
 
 -- Locks the heads of these lanes, in the order of their keys.
 CREATE OR REPLACE FUNCTION lock_lane_heads(p_lanes bigint[]) RETURNS void
